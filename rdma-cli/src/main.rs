@@ -1,0 +1,2 @@
+//! The command `qp`.
+fn main() {}
