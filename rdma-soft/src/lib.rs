@@ -1,1 +1,4 @@
-//! rdma-soft
+//! A software RoCEv2 device in user space, with the verbs ABI.
+#![deny(unsafe_code)]
+
+pub mod core;

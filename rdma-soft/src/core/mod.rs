@@ -1,0 +1,4 @@
+//! The sans-IO engine: one node's Queue Pairs, driven by packets, time and requests.
+
+pub mod rng;
+pub mod time;

@@ -1,0 +1,41 @@
+//! Time as an argument: a point on a clock that the caller owns.
+
+use std::ops::Add;
+use std::time::Duration;
+
+/// A point in time: nanoseconds since an origin that the caller chose.
+///
+/// The engine never reads a clock. The running device passes nanoseconds of the
+/// monotonic clock; a simulation passes its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// The origin of the clock.
+    pub const ZERO: Instant = Instant(0);
+
+    /// The point `nanos` nanoseconds after the origin.
+    pub const fn from_nanos(nanos: u64) -> Instant {
+        Instant(nanos)
+    }
+
+    /// Nanoseconds since the origin.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Time that passed from `earlier` to `self`; zero if `earlier` is later.
+    pub const fn since(self, earlier: Instant) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Instant;
+
+    /// Saturates at the end of the clock (584 years).
+    fn add(self, d: Duration) -> Instant {
+        let nanos = u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+        Instant(self.0.saturating_add(nanos))
+    }
+}
