@@ -3,7 +3,7 @@
 //! # What can panic, and on whose input
 //!
 //! Nothing here panics on a received byte: `parse` takes any bytes and answers with a value or a
-//! [`ParseError`]. `emit` and
+//! [`ParseError`], and [`icrc`] takes any bytes at all. `emit` and
 //! [`Packet::emit_header`] write what *this* process made: they panic if the caller's buffer is
 //! shorter than the header (`LEN`, [`Packet::header_len`]), and in debug builds if a [`Packet`]
 //! carries other headers than its opcode says. Values that are too wide for their field are cut
@@ -14,6 +14,7 @@ mod atomic_ack_eth;
 mod atomic_eth;
 mod bth;
 mod deth;
+pub mod icrc;
 mod ieth;
 mod imm;
 mod opcode;

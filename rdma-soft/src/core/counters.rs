@@ -1,0 +1,123 @@
+//! One counter per reason: every received frame ends in *accepted* or in exactly one of these.
+
+macro_rules! refusals {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// Why a received frame was not accepted. Each reason has a counter of its own.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Refused { $($(#[$doc])* $name,)* }
+
+        impl Refused {
+            /// All reasons, in the order of their counters.
+            pub const ALL: &'static [Refused] = &[$(Refused::$name,)*];
+
+            /// The counter's name.
+            pub const fn name(self) -> &'static str {
+                match self { $(Refused::$name => $text,)* }
+            }
+        }
+    };
+}
+
+refusals! {
+    /// Shorter than the headers and the ICRC that it needs.
+    TooShort = "rx_too_short",
+    /// The invariant CRC does not match: damaged on the way.
+    BadIcrc = "rx_bad_icrc",
+    /// A header that breaks its format.
+    BadHeader = "rx_bad_header",
+    /// An opcode that this device does not know, or of a transport that it does not run.
+    UnknownOpcode = "rx_unknown_opcode",
+    /// A congestion notification: counted, not acted upon.
+    Congestion = "rx_cnp_ignored",
+    /// No Queue Pair has that number.
+    UnknownQp = "rx_unknown_qp",
+    /// The opcode's transport is not the Queue Pair's.
+    WrongTransport = "rx_wrong_transport",
+    /// The Queue Pair is not yet, or no longer, receiving.
+    QpState = "rx_qp_state",
+    /// It did not come from the peer that the Queue Pair is connected to.
+    WrongPeer = "rx_wrong_peer",
+    /// The partition key does not match.
+    BadPkey = "rx_bad_pkey",
+    /// A request that was executed before.
+    DuplicateRequest = "rx_duplicate_request",
+    /// A request ahead of the one that is due.
+    OutOfSequence = "rx_out_of_sequence",
+    /// A SEND or WRITE with immediate that found no receive.
+    NoReceive = "rx_no_receive",
+    /// A request that was answered with a fatal NAK.
+    Nak = "rx_nak_sent",
+    /// A response to nothing that is outstanding.
+    GhostResponse = "rx_ghost_response",
+    /// A response that was seen before.
+    DuplicateResponse = "rx_duplicate_response",
+    /// A response ahead of the one that is due: something was lost.
+    EarlyResponse = "rx_early_response",
+    /// A response that does not fit its request.
+    BadResponse = "rx_bad_response",
+}
+
+/// Counters of the engine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames received, accepted or not.
+    pub rx_frames: u64,
+    /// Frames accepted.
+    pub rx_accepted: u64,
+    refused: [u64; Refused::ALL.len()],
+    /// Frames made.
+    pub tx_frames: u64,
+    /// Request packets made again.
+    pub tx_retransmitted: u64,
+    /// Positive acknowledgements made.
+    pub tx_acks: u64,
+    /// RNR NAKs made.
+    pub tx_rnr_naks: u64,
+    /// RNR NAKs received.
+    pub rx_rnr_naks: u64,
+    /// NAKs for a gap in the sequence made.
+    pub tx_sequence_naks: u64,
+    /// NAKs for a gap in the sequence received.
+    pub rx_sequence_naks: u64,
+    /// Expired acknowledgement timers.
+    pub timeouts: u64,
+    /// Payload bytes sent in requests and responses, retransmissions included.
+    pub tx_payload_bytes: u64,
+    /// Payload bytes accepted.
+    pub rx_payload_bytes: u64,
+}
+
+impl Counters {
+    /// Counts a received frame with what became of it.
+    pub fn received(&mut self, outcome: Result<(), Refused>) {
+        self.rx_frames += 1;
+        match outcome {
+            Ok(()) => self.rx_accepted += 1,
+            Err(why) => self.refused[why as usize] += 1,
+        }
+    }
+
+    /// How many frames were refused for this reason.
+    pub fn refused(&self, why: Refused) -> u64 {
+        self.refused[why as usize]
+    }
+
+    /// All counters, by name.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        let own = [
+            ("rx_frames", self.rx_frames),
+            ("rx_accepted", self.rx_accepted),
+            ("tx_frames", self.tx_frames),
+            ("tx_retransmitted", self.tx_retransmitted),
+            ("tx_acks", self.tx_acks),
+            ("tx_rnr_naks", self.tx_rnr_naks),
+            ("rx_rnr_naks", self.rx_rnr_naks),
+            ("tx_sequence_naks", self.tx_sequence_naks),
+            ("rx_sequence_naks", self.rx_sequence_naks),
+            ("timeouts", self.timeouts),
+            ("tx_payload_bytes", self.tx_payload_bytes),
+            ("rx_payload_bytes", self.rx_payload_bytes),
+        ];
+        own.into_iter().chain(Refused::ALL.iter().map(|&r| (r.name(), self.refused(r))))
+    }
+}

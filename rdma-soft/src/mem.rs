@@ -1,0 +1,221 @@
+//! User memory: the one module of the engine that touches it.
+//!
+//! A [`Region`] is a range of memory that somebody promised to keep mapped until the region is
+//! dropped. The application, and other threads of it, may read and write that memory at the same
+//! time: that is what RDMA is. So no reference to it is ever made; bytes are copied by code whose
+//! races are defined (one string instruction, or relaxed atomics), and every access is checked
+//! against the bounds at the access itself.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// An access outside a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfRange;
+
+/// A range of user memory, reached by offset.
+#[derive(Clone, Debug)]
+pub struct Region {
+    base: *mut u8,
+    len: u64,
+    /// Keeps memory that the library itself owns; `None` for memory of the application.
+    _owner: Option<Arc<Owned>>,
+}
+
+// SAFETY: `base` is only dereferenced through the copying functions of this file, which make no
+// references and tolerate concurrent access by anyone; the memory's validity is the promise of
+// `Region::from_raw` (or of `_owner`), which names no thread.
+unsafe impl Send for Region {}
+// SAFETY: as for `Send`; no method has state of its own beside the memory.
+unsafe impl Sync for Region {}
+
+#[derive(Debug)]
+struct Owned(Box<[AtomicU64]>);
+
+impl Region {
+    /// A region over memory of the application.
+    ///
+    /// # Safety
+    /// `base..base + len` must stay mapped, readable, and writable unless the region is only ever
+    /// read, until the region and all its clones are dropped. Nobody may hold a Rust reference to
+    /// it that excludes other access.
+    pub unsafe fn from_raw(base: *mut u8, len: u64) -> Region {
+        Region { base, len, _owner: None }
+    }
+
+    /// A zeroed region that owns its memory, aligned to 8 bytes.
+    pub fn owned(len: usize) -> Region {
+        let words: Box<[AtomicU64]> = (0..len.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
+        let base = words.as_ptr().cast::<u8>().cast_mut();
+        Region { base, len: len as u64, _owner: Some(Arc::new(Owned(words))) }
+    }
+
+    /// Bytes in the region.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// True if the region holds no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The pointer to `offset..offset + len`, if that lies inside.
+    fn at(&self, offset: u64, len: usize) -> Result<*mut u8, OutOfRange> {
+        let end = offset.checked_add(len as u64).ok_or(OutOfRange)?;
+        if end > self.len {
+            return Err(OutOfRange);
+        }
+        let offset = usize::try_from(offset).map_err(|_| OutOfRange)?;
+        // `wrapping_add` needs no promise; the result lies inside the region as just checked.
+        Ok(self.base.wrapping_add(offset))
+    }
+
+    /// Copies `out.len()` bytes from `offset` into `out`.
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfRange> {
+        let from = self.at(offset, out.len())?;
+        // SAFETY: `from` is valid for `out.len()` bytes by the check of `at` and the promise of the
+        // constructor; `out` is exclusively ours, and cannot lie in the region, since nobody holds
+        // an excluding reference to that.
+        unsafe { copy(from, out.as_mut_ptr(), out.len()) };
+        Ok(())
+    }
+
+    /// Copies `data` to `offset`.
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), OutOfRange> {
+        let to = self.at(offset, data.len())?;
+        // SAFETY: `to` is valid for `data.len()` bytes by the check of `at` and the promise of the
+        // constructor; `data` is a live slice, and disjoint because it is a shared reference to
+        // memory that nobody writes, unlike the region.
+        unsafe { copy(data.as_ptr(), to, data.len()) };
+        Ok(())
+    }
+
+    /// Copies `len` bytes from `from` in this region to `at` in `to`; the ranges may overlap.
+    pub fn copy_to(&self, from: u64, to: &Region, at: u64, len: usize) -> Result<(), OutOfRange> {
+        let src = self.at(from, len)?;
+        let dst = to.at(at, len)?;
+        let forward = (dst as usize) <= (src as usize) || (dst as usize) >= (src as usize) + len;
+        if forward {
+            // SAFETY: both ranges are valid for `len` bytes by the checks just made; a forward copy
+            // is right for disjoint ranges and for a destination that starts no later than the source.
+            unsafe { copy(src, dst, len) };
+        } else {
+            // Overlapping upwards: by blocks from the end, through a buffer of our own.
+            let mut block = [0u8; 4096];
+            let mut left = len;
+            while left > 0 {
+                let n = left.min(block.len());
+                left -= n;
+                self.read(from + left as u64, &mut block[..n])?;
+                to.write(at + left as u64, &block[..n])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The aligned 64-bit word at `offset`.
+    fn word(&self, offset: u64) -> Result<&AtomicU64, OutOfRange> {
+        let p = self.at(offset, 8)?;
+        if !(p as usize).is_multiple_of(8) {
+            return Err(OutOfRange);
+        }
+        // SAFETY: `p` is aligned to 8 and valid for 8 bytes by the checks above and the promise of
+        // the constructor; every other access through this module is atomic or a string copy, and an
+        // atomic reference excludes nobody.
+        Ok(unsafe { AtomicU64::from_ptr(p.cast()) })
+    }
+
+    /// Adds `add` to the word at `offset` (host byte order, aligned to 8); gives the old value.
+    pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, OutOfRange> {
+        Ok(self.word(offset)?.fetch_add(add, Ordering::AcqRel))
+    }
+
+    /// Stores `swap` in the word at `offset` if it holds `compare`; gives the old value.
+    pub fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64, OutOfRange> {
+        let word = self.word(offset)?;
+        Ok(match word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(old) | Err(old) => old,
+        })
+    }
+}
+
+/// Copies `len` bytes upwards.
+///
+/// # Safety
+/// `src` is readable and `dst` writable for `len` bytes. They are disjoint, or `dst` is not inside
+/// `src..src + len`. Others may access either range meanwhile.
+#[cfg(target_arch = "x86_64")]
+unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
+    // SAFETY: the caller vouches for both ranges; the direction flag is clear by the ABI. What a
+    // racing access sees is defined by the machine, since no Rust access is made.
+    unsafe {
+        std::arch::asm!(
+            "rep movsb",
+            inout("rcx") len => _,
+            inout("rdi") dst => _,
+            inout("rsi") src => _,
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+/// Copies `len` bytes upwards.
+///
+/// # Safety
+/// `src` is readable and `dst` writable for `len` bytes. They are disjoint, or `dst` is not inside
+/// `src..src + len`. Others may access either range meanwhile.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
+    use std::sync::atomic::AtomicU8;
+    for i in 0..len {
+        // SAFETY: `i < len`, so both bytes are inside ranges that the caller vouches for; a byte is
+        // always aligned.
+        let (s, d) = unsafe {
+            (AtomicU8::from_ptr(src.add(i).cast_mut()), AtomicU8::from_ptr(dst.add(i)))
+        };
+        d.store(s.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_checked_at_the_access() {
+        let r = Region::owned(16);
+        let mut b = [0u8; 8];
+        assert_eq!(r.read(8, &mut b), Ok(()));
+        assert_eq!(r.read(9, &mut b), Err(OutOfRange));
+        assert_eq!(r.read(u64::MAX, &mut b), Err(OutOfRange));
+        assert_eq!(r.write(16, &[]), Ok(()));
+        assert_eq!(r.write(17, &[]), Err(OutOfRange));
+        assert_eq!(r.fetch_add(4, 1), Err(OutOfRange), "not aligned to 8");
+        assert_eq!(r.fetch_add(16, 1), Err(OutOfRange));
+    }
+
+    #[test]
+    fn overlapping_copies_move_like_memmove() {
+        for (from, to, len) in [(0u64, 3u64, 9000usize), (3, 0, 9000), (5, 5, 100), (0, 9000, 9000)] {
+            let r = Region::owned(20_000);
+            let mut want: Vec<u8> = (0..20_000u32).map(|i| (i * 7 % 251) as u8).collect();
+            r.write(0, &want).unwrap();
+            r.copy_to(from, &r, to, len).unwrap();
+            want.copy_within(from as usize..from as usize + len, to as usize);
+            let mut got = vec![0; 20_000];
+            r.read(0, &mut got).unwrap();
+            assert!(got == want, "{from} {to} {len}");
+        }
+    }
+
+    #[test]
+    fn atomics_give_the_old_value() {
+        let r = Region::owned(8);
+        assert_eq!(r.fetch_add(0, 41), Ok(0));
+        assert_eq!(r.compare_swap(0, 40, 7), Ok(41));
+        assert_eq!(r.compare_swap(0, 41, 7), Ok(41));
+        assert_eq!(r.fetch_add(0, 0), Ok(7));
+    }
+}
