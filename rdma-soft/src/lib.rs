@@ -2,4 +2,6 @@
 #![deny(unsafe_code)]
 
 pub mod core;
+pub mod link;
+pub mod profile;
 pub mod wire;

@@ -1,0 +1,18 @@
+//! Links: how frames travel between nodes.
+//!
+//! A frame is what a UDP datagram carries: BTH..padding, then the ICRC. Everything here but
+//! [`UdpLink`] works on values: no socket, no clock, no thread.
+
+mod amount;
+mod fault;
+mod frame;
+mod ingress;
+mod pcap;
+mod udp;
+
+pub use amount::{AmountError, Probability, display_duration, parse_duration};
+pub use fault::{FaultCounters, FaultLayer, Faults, FaultsError};
+pub use frame::{Frame, Pool};
+pub use ingress::{IngressError, IpIds, check};
+pub use pcap::{Pcap, PcapError};
+pub use udp::{LinkError, Received, Sent, UdpLink};

@@ -1,0 +1,249 @@
+//! What a node is told before it starts: addresses, ports, limits, faults.
+
+mod env;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use crate::core::config::{Caps, GidEntry};
+use crate::link::{Faults, IpIds};
+
+pub use env::{Variable, variables};
+
+/// What a node is told before it starts. The default is one port on a random free 127.x.y.z.
+///
+/// ```
+/// use rdma_soft::profile::Profile;
+///
+/// let mut profile = Profile::default();
+/// profile.faults = "loss=1%,seed=7".parse().unwrap();
+/// profile.ports[0].active_mtu = 1024;
+/// profile.check().unwrap();
+/// ```
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// The ports, 1 to 255; verbs count them from 1.
+    pub ports: Vec<PortProfile>,
+    /// Limits of the device.
+    pub caps: Caps,
+    /// Faults of the link.
+    pub faults: Faults,
+    /// Seed of everything that the node draws; `None` takes one from the operating system, so
+    /// that QP numbers, PSNs and keys cannot be guessed.
+    pub seed: Option<u64>,
+    /// File that records every frame sent and received.
+    pub pcap: Option<PathBuf>,
+    /// Most packets that one Queue Pair keeps unacknowledged.
+    pub window: u32,
+    /// Which IPv4 identifications peers may use: set it to [`IpIds::Any`] for peers that are not
+    /// nodes of this kind.
+    pub ip_ids: IpIds,
+}
+
+impl Default for Profile {
+    fn default() -> Profile {
+        Profile {
+            ports: vec![PortProfile::default()],
+            caps: Caps::default(),
+            faults: Faults::default(),
+            seed: None,
+            pcap: None,
+            window: 64,
+            ip_ids: IpIds::default(),
+        }
+    }
+}
+
+/// One port of a node.
+#[derive(Clone, Debug)]
+pub struct PortProfile {
+    /// The port's addresses. Empty: the node takes a free 127.x.y.z when it starts.
+    pub addresses: Vec<IpAddr>,
+    /// The GID table, for tables that a real host might have (holes, link-local and RoCE v1
+    /// entries). `None`: one RoCE v2 entry per address.
+    pub gids: Option<Vec<GidEntry>>,
+    /// The link is up.
+    pub up: bool,
+    /// Largest packet payload in bytes that the port can do: 256, 512, 1024, 2048 or 4096.
+    pub max_mtu: u32,
+    /// Largest packet payload in bytes that the link carries; at most `max_mtu`.
+    pub active_mtu: u32,
+    /// The partition key table, at least one.
+    pub pkeys: Vec<u16>,
+    /// Longest message in bytes.
+    pub max_msg_sz: u32,
+}
+
+impl Default for PortProfile {
+    fn default() -> PortProfile {
+        PortProfile {
+            addresses: Vec::new(),
+            gids: None,
+            up: true,
+            max_mtu: 4096,
+            active_mtu: 4096,
+            pkeys: vec![0xffff],
+            max_msg_sz: 1 << 31,
+        }
+    }
+}
+
+impl PortProfile {
+    /// The port's GID table, if it is bound to `addresses`.
+    pub fn gid_table(&self, addresses: &[IpAddr]) -> Vec<GidEntry> {
+        match &self.gids {
+            Some(gids) => gids.clone(),
+            None => addresses.iter().map(|&addr| GidEntry::v2(addr)).collect(),
+        }
+    }
+}
+
+/// What is wrong with a profile.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProfileError {
+    /// An environment variable has a value that does not parse.
+    #[error("{variable}={value:?}: {problem}; write {accepted}")]
+    Value {
+        /// The variable.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+        /// The part that is wrong, and why.
+        problem: String,
+        /// What is accepted.
+        accepted: &'static str,
+    },
+    /// An environment variable of this family that nothing reads.
+    #[error("{name} is no variable of the software device: there are {}", known())]
+    UnknownVariable {
+        /// The variable.
+        name: String,
+    },
+    /// The number of ports.
+    #[error("{0} ports: a node has 1 to 255")]
+    Ports(usize),
+    /// A size that no path MTU has.
+    #[error("port {port}: an MTU of {mtu} bytes; write 256, 512, 1024, 2048 or 4096")]
+    Mtu {
+        /// The port, from 1.
+        port: usize,
+        /// Its MTU.
+        mtu: u32,
+    },
+    /// The link carries more than the port can do.
+    #[error(
+        "port {port}: active MTU {active} exceeds the maximum {max}: lower it, or raise max_mtu"
+    )]
+    ActiveMtu {
+        /// The port, from 1.
+        port: usize,
+        /// MTU of the link.
+        active: u32,
+        /// MTU of the port.
+        max: u32,
+    },
+    /// A table or limit that must not be empty or zero.
+    #[error("{0} must not be empty or 0")]
+    Empty(&'static str),
+    /// A limit above what a work request has room for.
+    #[error("{name} is {value}: at most {most}")]
+    TooLarge {
+        /// The limit.
+        name: &'static str,
+        /// Its value.
+        value: u64,
+        /// The most that it may be.
+        most: u64,
+    },
+}
+
+fn known() -> String {
+    let names: Vec<_> = variables().iter().map(|v| v.name).collect();
+    names.join(", ")
+}
+
+impl Profile {
+    /// The default, changed by the environment's `RDMA_SOFT_*` variables ([`variables`] lists
+    /// them).
+    ///
+    /// # Errors
+    /// [`ProfileError`] for a value that does not parse, a variable of this family that nothing
+    /// reads (a typing error would otherwise go unseen), or a profile that [`check`](Self::check)
+    /// refuses.
+    pub fn from_env() -> Result<Profile, ProfileError> {
+        Profile::from_vars(std::env::vars_os())
+    }
+
+    /// Like [`from_env`](Self::from_env), for the given variables.
+    ///
+    /// ```
+    /// use rdma_soft::profile::Profile;
+    ///
+    /// let error = Profile::from_vars([("RDMA_SOFT_MTU", "1500")]).unwrap_err();
+    /// assert_eq!(
+    ///     error.to_string(),
+    ///     "RDMA_SOFT_MTU=\"1500\": 1500 is none of them; write 256, 512, 1024, 2048 or 4096"
+    /// );
+    /// ```
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env).
+    pub fn from_vars<N, V>(vars: impl IntoIterator<Item = (N, V)>) -> Result<Profile, ProfileError>
+    where
+        N: AsRef<std::ffi::OsStr>,
+        V: AsRef<std::ffi::OsStr>,
+    {
+        let mut profile = Profile::default();
+        env::apply(&mut profile, vars)?;
+        profile.check()?;
+        Ok(profile)
+    }
+
+    /// Checks what a node must be able to rely on.
+    ///
+    /// # Errors
+    /// The first [`ProfileError`] that is found.
+    pub fn check(&self) -> Result<(), ProfileError> {
+        if !(1..=255).contains(&self.ports.len()) {
+            return Err(ProfileError::Ports(self.ports.len()));
+        }
+        for (port, p) in (1..).zip(&self.ports) {
+            for mtu in [p.max_mtu, p.active_mtu] {
+                if !MTUS.contains(&mtu) {
+                    return Err(ProfileError::Mtu { port, mtu });
+                }
+            }
+            if p.active_mtu > p.max_mtu {
+                let (active, max) = (p.active_mtu, p.max_mtu);
+                return Err(ProfileError::ActiveMtu { port, active, max });
+            }
+            if p.pkeys.is_empty() {
+                return Err(ProfileError::Empty("the partition key table"));
+            }
+        }
+        if self.window == 0 {
+            return Err(ProfileError::Empty("the window"));
+        }
+        let limits = [
+            ("max_sge", self.caps.max_sge, Caps::SGE_LIMIT),
+            (
+                "max_inline_data",
+                self.caps.max_inline_data,
+                Caps::INLINE_LIMIT,
+            ),
+        ];
+        for (name, value, most) in limits {
+            let (value, most) = (u64::from(value), most as u64);
+            if value > most {
+                return Err(ProfileError::TooLarge { name, value, most });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The path MTUs that verbs know, in bytes.
+const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
+
+#[cfg(test)]
+mod tests;
