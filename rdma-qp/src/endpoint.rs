@@ -1,0 +1,555 @@
+//! What two ends tell each other before they connect, and how it is encoded.
+//!
+//! # Encoding, version 1
+//!
+//! All integers are in network order. The length in the header is that of the whole record, so that a reader knows
+//! at once whether it has all of it.
+//!
+//! ```text
+//! offset  size  field
+//!      0     4  magic "RQEP"
+//!      4     2  version, 1
+//!      6     2  length of the record in bytes, 64 + 24 x regions
+//!      8     4  QP number
+//!     12     4  PSN that the sender of the record will start from
+//!     16    16  GID
+//!     32     2  LID (0 on Ethernet)
+//!     34     1  link layer: 0 unspecified, 1 InfiniBand, 2 Ethernet (as ibv_port_attr spells it)
+//!     35     1  largest path MTU, as a verbs code 1..=5
+//!     36     1  READs and atomics that it can have under way (initiator depth)
+//!     37     1  READs and atomics that it can serve at a time (responder depth)
+//!     38     1  traffic class
+//!     39     1  service level
+//!     40     4  flow label, 20 bits
+//!     44     1  hop limit
+//!     45     1  port number, counted from 1
+//!     46     2  P_Key
+//!     48    14  zero
+//!     62     2  number of regions
+//! then per region
+//!      0     8  address
+//!      8     8  length in bytes
+//!     16     4  rkey
+//!     20     4  zero
+//! ```
+
+use crate::gid::Gid;
+use crate::units::{PathMtu, Psn};
+
+const MAGIC: [u8; 4] = *b"RQEP";
+const VERSION: u16 = 1;
+const HEAD: usize = 64;
+const REGION: usize = 24;
+
+/// Most regions that one record can carry.
+pub const MAX_REGIONS: usize = 1024;
+
+/// The link layer of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LinkLayer {
+    /// Not known; old drivers mean InfiniBand.
+    Unspecified,
+    /// InfiniBand.
+    InfiniBand,
+    /// Ethernet: RoCE.
+    Ethernet,
+}
+
+impl LinkLayer {
+    pub(crate) fn from_code(code: u8) -> LinkLayer {
+        match code {
+            1 => LinkLayer::InfiniBand,
+            2 => LinkLayer::Ethernet,
+            _ => LinkLayer::Unspecified,
+        }
+    }
+
+    fn code(self) -> u8 {
+        match self {
+            LinkLayer::Unspecified => 0,
+            LinkLayer::InfiniBand => 1,
+            LinkLayer::Ethernet => 2,
+        }
+    }
+}
+
+/// One end of a connection to be: everything that its peer needs to know of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// QP number, 24 bits.
+    pub qp_num: u32,
+    /// First PSN that this end will send.
+    pub psn: Psn,
+    /// GID by which it is reached.
+    pub gid: Gid,
+    /// LID by which it is reached; 0 on Ethernet.
+    pub lid: u16,
+    /// Link layer of its port.
+    pub link_layer: LinkLayer,
+    /// Largest path MTU of its port at present.
+    pub mtu: PathMtu,
+    /// READs and atomics that it can have under way at a time.
+    pub initiator_depth: u8,
+    /// READs and atomics that it can serve at a time.
+    pub responder_depth: u8,
+    /// Traffic class that it will send with.
+    pub traffic_class: u8,
+    /// Service level that it will send with.
+    pub service_level: u8,
+    /// Flow label that it will send with, 20 bits.
+    pub flow_label: u32,
+    /// Hop limit that it will send with.
+    pub hop_limit: u8,
+    /// Its port number, counted from 1.
+    pub port: u8,
+    /// The partition key that it sends with.
+    pub pkey: u16,
+}
+
+/// A memory region of the peer, as the peer described it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RemoteRegion {
+    /// Address of its first byte, in the peer's process.
+    pub addr: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// Its remote key.
+    pub rkey: u32,
+}
+
+impl RemoteRegion {
+    /// The place `offset` bytes into the region. Whether an operation fits behind it is checked when it is posted.
+    pub fn at(&self, offset: u64) -> RemoteAddr {
+        RemoteAddr {
+            addr: self.addr.wrapping_add(offset),
+            rkey: self.rkey,
+            room: self.len.saturating_sub(offset),
+        }
+    }
+}
+
+/// A place in a region of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteAddr {
+    /// Address in the peer's process.
+    pub addr: u64,
+    /// Remote key.
+    pub rkey: u32,
+    /// Bytes from here to the end of the region.
+    pub room: u64,
+}
+
+/// The peer: its endpoint and the regions that it offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its end of the connection.
+    pub endpoint: Endpoint,
+    /// The regions that it offers, in its own order.
+    pub regions: Vec<RemoteRegion>,
+}
+
+/// The peer offered fewer regions than asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the peer offered {offered} region(s); there is no number {index} (they are counted from 0)"
+)]
+pub struct NoSuchRegion {
+    /// The region that was asked for.
+    pub index: usize,
+    /// Number of regions offered.
+    pub offered: usize,
+}
+
+impl Peer {
+    /// Region `index`, counted from 0.
+    ///
+    /// # Errors
+    /// The peer offered fewer.
+    pub fn region(&self, index: usize) -> Result<RemoteRegion, NoSuchRegion> {
+        self.regions.get(index).copied().ok_or(NoSuchRegion {
+            index,
+            offered: self.regions.len(),
+        })
+    }
+}
+
+/// Bytes that are no endpoint record.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// Shorter than a record, or than the record says.
+    #[error("an endpoint record of {needed} bytes was announced, but there are only {got}")]
+    TooShort {
+        /// Bytes needed.
+        needed: usize,
+        /// Bytes at hand.
+        got: usize,
+    },
+    /// More bytes than the record says.
+    #[error(
+        "an endpoint record of {needed} bytes is followed by {extra} bytes that do not belong to it"
+    )]
+    TooLong {
+        /// Length of the record.
+        needed: usize,
+        /// Bytes after it.
+        extra: usize,
+    },
+    /// The first four bytes are not those of a record: the peer speaks something else.
+    #[error("this is no endpoint record: it begins with {0:02x?} instead of the bytes of \"RQEP\"")]
+    NotARecord([u8; 4]),
+    /// A version that this library does not know.
+    #[error(
+        "the peer's endpoint record has version {0}; this library reads version 1: use the same release on both ends"
+    )]
+    Version(u16),
+    /// A field has a value that it cannot have.
+    #[error("the peer's endpoint record has {field} {value:#x}, which is not possible")]
+    Field {
+        /// Name of the field.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+    },
+    /// More regions than a record may carry.
+    #[error(
+        "a record can carry {MAX_REGIONS} regions, not {0}: exchange the others over the connection itself"
+    )]
+    TooManyRegions(usize),
+}
+
+/// Writes integers in network order.
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn put(&mut self, bytes: impl AsRef<[u8]>) {
+        self.0.extend_from_slice(bytes.as_ref());
+    }
+}
+
+/// Takes integers off the front of a slice whose length was checked.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        match self.0.split_first_chunk::<N>() {
+            Some((head, rest)) => {
+                self.0 = rest;
+                Ok(*head)
+            }
+            None => Err(DecodeError::TooShort {
+                needed: N,
+                got: self.0.len(),
+            }),
+        }
+    }
+    fn u8(&mut self) -> Result<u8, DecodeError> {
+        self.take::<1>().map(|[b]| b)
+    }
+    fn u16(&mut self) -> Result<u16, DecodeError> {
+        self.take().map(u16::from_be_bytes)
+    }
+    fn u32(&mut self) -> Result<u32, DecodeError> {
+        self.take().map(u32::from_be_bytes)
+    }
+    fn u64(&mut self) -> Result<u64, DecodeError> {
+        self.take().map(u64::from_be_bytes)
+    }
+}
+
+/// `value`, unless it is above `max`.
+fn bounded(field: &'static str, value: u32, max: u32) -> Result<u32, DecodeError> {
+    if value <= max {
+        Ok(value)
+    } else {
+        Err(DecodeError::Field {
+            field,
+            value: value.into(),
+        })
+    }
+}
+
+impl Peer {
+    /// The record of this end, to be read by [`Peer::decode`] at the other.
+    ///
+    /// # Errors
+    /// More than [`MAX_REGIONS`] regions.
+    pub fn encode(&self) -> Result<Vec<u8>, DecodeError> {
+        encode(&self.endpoint, &self.regions)
+    }
+
+    /// Reads a record. Never panics, whatever the bytes are.
+    ///
+    /// # Errors
+    /// The bytes are no record of a version that is known here, or a field has an impossible value.
+    pub fn decode(bytes: &[u8]) -> Result<Peer, DecodeError> {
+        let mut r = Reader(bytes);
+        let short = DecodeError::TooShort {
+            needed: HEAD,
+            got: bytes.len(),
+        };
+        let magic = r.take::<4>().map_err(|_| short.clone())?;
+        if magic != MAGIC {
+            return Err(DecodeError::NotARecord(magic));
+        }
+        let version = r.u16().map_err(|_| short.clone())?;
+        if version != VERSION {
+            return Err(DecodeError::Version(version));
+        }
+        let length = usize::from(r.u16().map_err(|_| short.clone())?);
+        if bytes.len() < length.max(HEAD) {
+            return Err(DecodeError::TooShort {
+                needed: length.max(HEAD),
+                got: bytes.len(),
+            });
+        }
+        if bytes.len() > length {
+            return Err(DecodeError::TooLong {
+                needed: length,
+                extra: bytes.len() - length,
+            });
+        }
+        let endpoint = read_endpoint(&mut r)?;
+        r.take::<14>()?;
+        let count = usize::from(r.u16()?);
+        if count > MAX_REGIONS {
+            return Err(DecodeError::TooManyRegions(count));
+        }
+        if length != HEAD + count * REGION {
+            return Err(DecodeError::Field {
+                field: "length",
+                value: length as u64,
+            });
+        }
+        let mut regions = Vec::with_capacity(count);
+        for _ in 0..count {
+            regions.push(RemoteRegion {
+                addr: r.u64()?,
+                len: r.u64()?,
+                rkey: r.u32()?,
+            });
+            r.take::<4>()?;
+        }
+        Ok(Peer { endpoint, regions })
+    }
+}
+
+fn read_endpoint(r: &mut Reader<'_>) -> Result<Endpoint, DecodeError> {
+    Ok(Endpoint {
+        qp_num: bounded("QP number", r.u32()?, 0x00ff_ffff)?,
+        psn: {
+            let psn = r.u32()?;
+            Psn::new(psn).map_err(|_| DecodeError::Field {
+                field: "PSN",
+                value: psn.into(),
+            })?
+        },
+        gid: Gid::new(r.take()?),
+        lid: r.u16()?,
+        link_layer: LinkLayer::from_code(bounded("link layer", r.u8()?.into(), 2)? as u8),
+        mtu: {
+            let code = r.u8()?;
+            PathMtu::from_code(code.into()).ok_or(DecodeError::Field {
+                field: "MTU code",
+                value: code.into(),
+            })?
+        },
+        initiator_depth: r.u8()?,
+        responder_depth: r.u8()?,
+        traffic_class: r.u8()?,
+        service_level: bounded("service level", r.u8()?.into(), 15)? as u8,
+        flow_label: bounded("flow label", r.u32()?, 0xf_ffff)?,
+        hop_limit: r.u8()?,
+        port: r.u8()?,
+        pkey: r.u16()?,
+    })
+}
+
+/// The record of `endpoint` with `regions`.
+pub(crate) fn encode(
+    endpoint: &Endpoint,
+    regions: &[RemoteRegion],
+) -> Result<Vec<u8>, DecodeError> {
+    if regions.len() > MAX_REGIONS {
+        return Err(DecodeError::TooManyRegions(regions.len()));
+    }
+    let length = HEAD + regions.len() * REGION;
+    let mut w = Writer(Vec::with_capacity(length));
+    w.put(MAGIC);
+    w.put(VERSION.to_be_bytes());
+    w.put((length as u16).to_be_bytes());
+    w.put(endpoint.qp_num.to_be_bytes());
+    w.put(endpoint.psn.get().to_be_bytes());
+    w.put(endpoint.gid.bytes());
+    w.put(endpoint.lid.to_be_bytes());
+    w.put([
+        endpoint.link_layer.code(),
+        endpoint.mtu.code() as u8,
+        endpoint.initiator_depth,
+        endpoint.responder_depth,
+        endpoint.traffic_class,
+        endpoint.service_level,
+    ]);
+    w.put(endpoint.flow_label.to_be_bytes());
+    w.put([endpoint.hop_limit, endpoint.port]);
+    w.put(endpoint.pkey.to_be_bytes());
+    w.put([0; 14]);
+    w.put((regions.len() as u16).to_be_bytes());
+    for region in regions {
+        w.put(region.addr.to_be_bytes());
+        w.put(region.len.to_be_bytes());
+        w.put(region.rkey.to_be_bytes());
+        w.put([0; 4]);
+    }
+    Ok(w.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer() -> Peer {
+        Peer {
+            endpoint: Endpoint {
+                qp_num: 0x01_0203,
+                psn: Psn::new(0xa1_b2c3).unwrap(),
+                gid: std::net::Ipv4Addr::new(10, 0, 0, 7).into(),
+                lid: 0x1122,
+                link_layer: LinkLayer::Ethernet,
+                mtu: PathMtu::Mtu4096,
+                initiator_depth: 16,
+                responder_depth: 4,
+                traffic_class: 0x68,
+                service_level: 3,
+                flow_label: 0x5_4321,
+                hop_limit: 64,
+                port: 2,
+                pkey: 0xffff,
+            },
+            regions: vec![RemoteRegion {
+                addr: 0x7f00_0000_1000,
+                len: 1 << 33,
+                rkey: 0xdead_beef,
+            }],
+        }
+    }
+
+    /// The bytes as the table at the top of this file gives them, written out by hand.
+    #[test]
+    fn the_encoding_is_what_the_table_says() {
+        #[rustfmt::skip]
+        let expected: &[u8] = &[
+            b'R', b'Q', b'E', b'P', 0, 1, 0, 88,
+            0, 1, 2, 3, 0, 0xa1, 0xb2, 0xc3,
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 7,
+            0x11, 0x22, 2, 5, 16, 4, 0x68, 3,
+            0, 5, 0x43, 0x21, 64, 2, 0xff, 0xff,
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1,
+            0, 0, 0x7f, 0, 0, 0, 0x10, 0, 0, 0, 0, 2, 0, 0, 0, 0,
+            0xde, 0xad, 0xbe, 0xef, 0, 0, 0, 0,
+        ];
+        assert_eq!(peer().encode().unwrap(), expected);
+        assert_eq!(Peer::decode(expected).unwrap(), peer());
+    }
+
+    #[test]
+    fn every_cut_and_every_flipped_bit_is_answered_without_a_panic() {
+        let bytes = peer().encode().unwrap();
+        for cut in 0..bytes.len() {
+            assert!(
+                matches!(
+                    Peer::decode(&bytes[..cut]),
+                    Err(DecodeError::TooShort { .. })
+                ),
+                "cut at {cut}"
+            );
+        }
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let _ = Peer::decode(&flipped);
+        }
+        let mut long = bytes;
+        long.push(0);
+        assert_eq!(
+            Peer::decode(&long),
+            Err(DecodeError::TooLong {
+                needed: 88,
+                extra: 1
+            })
+        );
+    }
+
+    #[test]
+    fn errors_name_the_field() {
+        let good = peer().encode().unwrap();
+        let with = |at: usize, byte: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = byte;
+            Peer::decode(&bytes).unwrap_err()
+        };
+        assert_eq!(with(0, b'G'), DecodeError::NotARecord(*b"GQEP"));
+        assert_eq!(with(5, 2), DecodeError::Version(2));
+        assert!(matches!(
+            with(8, 1),
+            DecodeError::Field {
+                field: "QP number",
+                ..
+            }
+        ));
+        assert!(matches!(
+            with(12, 1),
+            DecodeError::Field { field: "PSN", .. }
+        ));
+        assert!(matches!(
+            with(35, 9),
+            DecodeError::Field {
+                field: "MTU code",
+                value: 9
+            }
+        ));
+        assert!(matches!(
+            with(41, 0x15),
+            DecodeError::Field {
+                field: "flow label",
+                ..
+            }
+        ));
+        assert!(matches!(
+            with(63, 2),
+            DecodeError::Field {
+                field: "length",
+                ..
+            }
+        ));
+    }
+
+    #[test]
+    fn too_many_regions_are_refused() {
+        let mut many = peer();
+        many.regions = vec![many.regions[0]; MAX_REGIONS];
+        assert_eq!(Peer::decode(&many.encode().unwrap()).unwrap(), many);
+        many.regions.push(many.regions[0]);
+        assert_eq!(
+            many.encode(),
+            Err(DecodeError::TooManyRegions(MAX_REGIONS + 1))
+        );
+    }
+
+    #[test]
+    fn places_know_how_much_room_is_behind_them() {
+        let peer = peer();
+        let region = peer.region(0).unwrap();
+        assert_eq!(region.at(8).addr, region.addr + 8);
+        assert_eq!(region.at(region.len - 1).room, 1);
+        assert_eq!(region.at(region.len + 1).room, 0);
+        assert_eq!(
+            peer.region(1).unwrap_err(),
+            NoSuchRegion {
+                index: 1,
+                offered: 1
+            }
+        );
+    }
+}

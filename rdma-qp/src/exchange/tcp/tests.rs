@@ -1,0 +1,152 @@
+use super::*;
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn pair() -> (Channel, Channel) {
+    let listener = listen("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let active = connect(address, LIMIT).unwrap();
+    (active, listener.accept(LIMIT).unwrap())
+}
+
+/// Runs `f` on `a` in a thread while `g` runs on `b`.
+fn both<A: Send, B>(
+    a: &mut Channel,
+    b: &mut Channel,
+    f: impl FnOnce(&mut Channel) -> A + Send,
+    g: impl FnOnce(&mut Channel) -> B,
+) -> (A, B) {
+    std::thread::scope(|s| {
+        let left = s.spawn(|| f(a));
+        let right = g(b);
+        (left.join().unwrap(), right)
+    })
+}
+
+#[test]
+fn bytes_are_swapped_and_counted() {
+    let (mut a, mut b) = pair();
+    let (got_a, got_b) = both(
+        &mut a,
+        &mut b,
+        |a| a.swap_bytes(b"one").unwrap(),
+        |b| b.swap_bytes(b"three").unwrap(),
+    );
+    assert_eq!((&got_a[..], &got_b[..]), (&b"three"[..], &b"one"[..]));
+    assert_eq!((a.bytes_sent(), a.bytes_received()), (5 + 3, 5 + 5));
+    assert_eq!((b.bytes_sent(), b.bytes_received()), (5 + 5, 5 + 3));
+}
+
+#[test]
+fn the_longest_messages_pass_both_ways_at_once() {
+    let (mut a, mut b) = pair();
+    let long = vec![7u8; MAX_MESSAGE];
+    for _ in 0..20 {
+        let (x, y) = both(
+            &mut a,
+            &mut b,
+            |a| a.swap_bytes(&long).unwrap(),
+            |b| b.swap_bytes(&long).unwrap(),
+        );
+        assert!(x == long && y == long);
+    }
+    assert!(matches!(
+        a.swap_bytes(&vec![0; MAX_MESSAGE + 1]),
+        Err(ExchangeError::TooLong { .. })
+    ));
+}
+
+#[test]
+fn nobody_passes_a_barrier_alone() {
+    let (mut a, mut b) = pair();
+    a.set_limit(Duration::from_millis(50));
+    assert!(matches!(
+        a.barrier(),
+        Err(ExchangeError::TimedOut {
+            step: "barrier",
+            ..
+        })
+    ));
+    a.set_limit(LIMIT);
+    // The peer finds the barrier of the first call there, and answers it.
+    b.barrier().unwrap();
+    assert_eq!(a.recv_frame(Kind::Barrier).unwrap(), b"");
+}
+
+#[test]
+fn a_step_out_of_turn_is_named() {
+    let (mut a, mut b) = pair();
+    a.send(b"hello").unwrap();
+    let error = b.barrier().unwrap_err().to_string();
+    assert!(
+        error.contains("sent a message where a barrier was expected"),
+        "{error}"
+    );
+}
+
+#[test]
+fn garbage_is_refused() {
+    let (a, mut b) = pair();
+    (&a.stream).write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let error = b.swap_bytes(b"x").unwrap_err().to_string();
+    assert!(error.contains("frame of unknown kind 0x47"), "{error}");
+
+    let (a, mut b) = pair();
+    (&a.stream).write_all(&[1, 0xff, 0xff, 0xff, 0xff]).unwrap();
+    assert!(matches!(
+        b.swap_bytes(b"x"),
+        Err(ExchangeError::TooLong {
+            len: 0xffff_ffff,
+            ..
+        })
+    ));
+}
+
+#[test]
+fn a_lost_peer_is_noticed_but_its_last_words_are_heard() {
+    let (mut a, mut b) = pair();
+    b.check().unwrap();
+    assert_eq!(b.try_recv().unwrap(), None);
+    a.send(b"goodbye").unwrap();
+    drop(a);
+    assert_eq!(b.recv().unwrap(), b"goodbye");
+    assert!(matches!(b.check(), Err(ExchangeError::PeerLost { .. })));
+    assert!(matches!(b.recv(), Err(ExchangeError::PeerLost { .. })));
+}
+
+#[test]
+fn last_words_are_heard_without_waiting_too() {
+    let (mut a, mut b) = pair();
+    a.send(b"goodbye").unwrap();
+    drop(a);
+    assert!(
+        wait(b.as_fd(), PollFlags::IN, Instant::now() + LIMIT).unwrap(),
+        "its descriptor tells"
+    );
+    assert_eq!(b.try_recv().unwrap().as_deref(), Some(&b"goodbye"[..]));
+    assert!(matches!(b.try_recv(), Err(ExchangeError::PeerLost { .. })));
+}
+
+#[test]
+fn addresses_in_use_and_addresses_nobody_listens_on_are_named() {
+    let listener = listen("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let error = listen(address).unwrap_err().to_string();
+    assert!(
+        error.contains(&address.to_string()) && error.contains("another program has this port"),
+        "{error}"
+    );
+    drop(listener);
+    let error = connect(address, LIMIT).unwrap_err().to_string();
+    assert!(error.contains("nobody listens there"), "{error}");
+}
+
+#[test]
+fn accept_gives_up() {
+    let listener = listen("127.0.0.1:0").unwrap();
+    let error = listener.accept(Duration::from_millis(20)).unwrap_err();
+    assert!(
+        matches!(error, ExchangeError::TimedOut { step: "accept", .. }),
+        "{error}"
+    );
+}

@@ -1,0 +1,450 @@
+//! Values with units: what the attributes of a QP mean, instead of bare integers.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A value is outside the range that its field can carry.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field} is {value}, but must be in {min}..={max}{note}")]
+pub struct OutOfRange {
+    /// Name of the field, as verbs spells it.
+    pub field: &'static str,
+    /// The value that was given.
+    pub value: u64,
+    /// Smallest value allowed.
+    pub min: u64,
+    /// Largest value allowed.
+    pub max: u64,
+    /// A further remark; empty, or beginning with a space.
+    pub note: &'static str,
+}
+
+fn in_range(
+    field: &'static str,
+    value: u64,
+    max: u64,
+    note: &'static str,
+) -> Result<(), OutOfRange> {
+    if value <= max {
+        Ok(())
+    } else {
+        Err(OutOfRange {
+            field,
+            value,
+            min: 0,
+            max,
+            note,
+        })
+    }
+}
+
+/// A packet sequence number: 24 bits.
+///
+/// The verbs core silently masks larger values; here they cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Psn(u32);
+
+impl Psn {
+    /// Largest PSN.
+    pub const MAX: Psn = Psn(0x00ff_ffff);
+
+    /// A PSN from its value.
+    ///
+    /// # Errors
+    /// `value` does not fit in 24 bits.
+    pub fn new(value: u32) -> Result<Psn, OutOfRange> {
+        in_range("psn", value.into(), Psn::MAX.0.into(), " (24 bits)")?;
+        Ok(Psn(value))
+    }
+
+    /// An unpredictable PSN from the operating system's random source, so that packets of a former connection do not
+    /// fall into the window of a new one.
+    ///
+    /// # Errors
+    /// The system has no random bytes to give.
+    pub fn random() -> std::io::Result<Psn> {
+        let mut bytes = [0u8; 4];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            filled += rustix::rand::getrandom(
+                &mut bytes[filled..],
+                rustix::rand::GetRandomFlags::empty(),
+            )?;
+        }
+        Ok(Psn(u32::from_ne_bytes(bytes) & Psn::MAX.0))
+    }
+
+    /// The value, 0 to 2^24 - 1.
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for Psn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#08x}", self.0)
+    }
+}
+
+/// How often a request is repeated after a missing acknowledgement: 0..=7.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RetryCount(u8);
+
+impl RetryCount {
+    /// The largest count, 7.
+    pub const MAX: RetryCount = RetryCount(7);
+
+    /// A count from its value.
+    ///
+    /// # Errors
+    /// `value` is above 7: the field is three bits wide.
+    pub fn new(value: u8) -> Result<RetryCount, OutOfRange> {
+        in_range("retry_cnt", value.into(), 7, " (three bits)")?;
+        Ok(RetryCount(value))
+    }
+
+    /// The value, 0..=7.
+    pub fn get(self) -> u8 {
+        self.0
+    }
+}
+
+/// How often a request is repeated after the peer said that it had no receive posted: a number of times, or for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RnrRetry(u8);
+
+impl RnrRetry {
+    /// Repeat without limit (code 7).
+    pub const FOREVER: RnrRetry = RnrRetry(7);
+
+    /// Repeat up to `count` times, 0..=6. With 0 one late receive ends the connection.
+    ///
+    /// # Errors
+    /// `count` is above 6; without limit is [`RnrRetry::FOREVER`].
+    pub fn times(count: u8) -> Result<RnrRetry, OutOfRange> {
+        in_range(
+            "rnr_retry",
+            count.into(),
+            6,
+            " (7 means for ever: RnrRetry::FOREVER)",
+        )?;
+        Ok(RnrRetry(count))
+    }
+
+    /// The code, 0..=7.
+    pub fn code(self) -> u8 {
+        self.0
+    }
+}
+
+impl fmt::Display for RnrRetry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == 7 {
+            f.write_str("for ever")
+        } else {
+            write!(f, "{} times", self.0)
+        }
+    }
+}
+
+/// Intervals of the RNR timer codes, in units of 10 microseconds; code 0 is the *longest* (`ibv_modify_qp(3)`).
+const RNR_UNITS: [u32; 32] = [
+    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
+    2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+];
+
+/// How long the peer is asked to wait before it repeats a request that found no receive posted (`min_rnr_timer`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RnrTimer(u8);
+
+impl RnrTimer {
+    /// The shortest timer that lasts at least `interval`; the longest there is (655.36 ms) for anything above that.
+    ///
+    /// ```
+    /// use rdma_qp::RnrTimer;
+    /// use std::time::Duration;
+    /// assert_eq!(RnrTimer::at_least(Duration::from_micros(600)).code(), 12); // 0.64 ms
+    /// assert_eq!(RnrTimer::at_least(Duration::from_secs(1)).code(), 0);      // 655.36 ms
+    /// ```
+    pub fn at_least(interval: Duration) -> RnrTimer {
+        let code = (1..32u8).find(|&code| RnrTimer(code).interval() >= interval);
+        RnrTimer(code.unwrap_or(0))
+    }
+
+    /// A timer from its code, 0..=31. Code 0 means 655.36 ms, not zero.
+    ///
+    /// # Errors
+    /// `code` is above 31.
+    pub fn from_code(code: u8) -> Result<RnrTimer, OutOfRange> {
+        in_range("min_rnr_timer", code.into(), 31, " (five bits)")?;
+        Ok(RnrTimer(code))
+    }
+
+    /// The code, 0..=31.
+    pub fn code(self) -> u8 {
+        self.0
+    }
+
+    /// The interval that the code stands for.
+    pub fn interval(self) -> Duration {
+        Duration::from_micros(10) * RNR_UNITS[usize::from(self.0 & 31)]
+    }
+}
+
+/// How long to wait for an acknowledgement before repeating: 4.096 us x 2^code, or for ever.
+///
+/// Devices may take up to four times as long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AckTimeout(u8);
+
+impl AckTimeout {
+    /// Never give up (code 0): a dead peer then stays unnoticed.
+    pub const INFINITE: AckTimeout = AckTimeout(0);
+
+    /// A timeout from its code: 0 is [`AckTimeout::INFINITE`], 1..=31 stand for 4.096 us x 2^code.
+    ///
+    /// # Errors
+    /// `code` is above 31.
+    pub fn from_code(code: u8) -> Result<AckTimeout, OutOfRange> {
+        in_range("timeout", code.into(), 31, " (five bits, an exponent)")?;
+        Ok(AckTimeout(code))
+    }
+
+    /// The shortest timeout that lasts at least `interval`; the longest there is (about 2.4 hours) above that.
+    pub fn at_least(interval: Duration) -> AckTimeout {
+        let code =
+            (1..31u8).find(|&code| AckTimeout(code).interval().is_some_and(|t| t >= interval));
+        AckTimeout(code.unwrap_or(31))
+    }
+
+    /// The code, 0..=31.
+    pub fn code(self) -> u8 {
+        self.0
+    }
+
+    /// The interval; `None` for ever.
+    pub fn interval(self) -> Option<Duration> {
+        (self.0 != 0).then(|| Duration::from_nanos(4096 << self.0))
+    }
+}
+
+impl fmt::Display for AckTimeout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.interval() {
+            None => write!(f, "{} (for ever)", self.0),
+            Some(interval) => write!(f, "{} ({interval:?})", self.0),
+        }
+    }
+}
+
+/// The largest payload of one packet on a path. The code that verbs uses and the number of bytes cannot be confused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PathMtu {
+    /// 256 bytes.
+    Mtu256,
+    /// 512 bytes.
+    Mtu512,
+    /// 1024 bytes.
+    Mtu1024,
+    /// 2048 bytes.
+    Mtu2048,
+    /// 4096 bytes.
+    Mtu4096,
+}
+
+impl PathMtu {
+    /// All MTUs, smallest first.
+    pub const ALL: [PathMtu; 5] = [
+        PathMtu::Mtu256,
+        PathMtu::Mtu512,
+        PathMtu::Mtu1024,
+        PathMtu::Mtu2048,
+        PathMtu::Mtu4096,
+    ];
+
+    /// The MTU of that many bytes: 256, 512, 1024, 2048 or 4096.
+    pub fn from_bytes(bytes: u32) -> Option<PathMtu> {
+        PathMtu::ALL.into_iter().find(|mtu| mtu.bytes() == bytes)
+    }
+
+    /// The MTU of a verbs code (`enum ibv_mtu`, 1..=5).
+    pub fn from_code(code: u32) -> Option<PathMtu> {
+        PathMtu::ALL.into_iter().find(|mtu| mtu.code() == code)
+    }
+
+    /// Its size in bytes.
+    pub fn bytes(self) -> u32 {
+        128 << self.code()
+    }
+
+    /// Its code in `enum ibv_mtu`.
+    pub fn code(self) -> u32 {
+        self as u32 + 1
+    }
+}
+
+impl fmt::Display for PathMtu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.bytes())
+    }
+}
+
+/// When to repeat, and when to give up.
+///
+/// ```
+/// use rdma_qp::Timing;
+/// use std::time::Duration;
+/// // The default finds a dead peer in about half a second.
+/// assert!(Timing::default().budget().unwrap() < Duration::from_secs(2));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Wait for an acknowledgement.
+    pub timeout: AckTimeout,
+    /// Repetitions after a missing acknowledgement.
+    pub retry_cnt: RetryCount,
+    /// Repetitions after the peer said that it had no receive.
+    pub rnr_retry: RnrRetry,
+    /// How long the peer is asked to wait when this side has no receive.
+    pub min_rnr_timer: RnrTimer,
+}
+
+impl Default for Timing {
+    /// Timeout code 14 (67 ms) and 7 repetitions, so a dead peer is an error after about (7 + 1) x 67 ms = 0.54 s;
+    /// RNR repetitions without limit, 0.64 ms apart.
+    fn default() -> Timing {
+        Timing {
+            timeout: AckTimeout(14),
+            retry_cnt: RetryCount::MAX,
+            rnr_retry: RnrRetry::FOREVER,
+            min_rnr_timer: RnrTimer(12),
+        }
+    }
+}
+
+impl Timing {
+    /// Timing for a measured round trip: the acknowledgement is awaited at least 16 round trips and at least 16.8 ms
+    /// (code 12), so that jitter does not look like loss. Up to a round trip of 8 ms the budget stays below 2 s.
+    pub fn from_rtt(rtt: Duration) -> Timing {
+        let wanted = AckTimeout::at_least(rtt.saturating_mul(16));
+        Timing {
+            timeout: AckTimeout(wanted.0.max(12)),
+            ..Timing::default()
+        }
+    }
+
+    /// How long a dead peer may stay unnoticed by a side that has requests under way:
+    /// (retry_cnt + 1) x 4.096 us x 2^timeout, of which devices may take up to four times as much. `None`: for ever.
+    pub fn budget(&self) -> Option<Duration> {
+        Some(self.timeout.interval()? * (u32::from(self.retry_cnt.0) + 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn psn_is_24_bits() {
+        assert_eq!(Psn::new(0xff_ffff).unwrap().get(), 0xff_ffff);
+        let refused = Psn::new(0x100_0000).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "psn is 16777216, but must be in 0..=16777215 (24 bits)"
+        );
+    }
+
+    #[test]
+    fn random_psns_differ() {
+        let drawn: std::collections::HashSet<u32> =
+            (0..64).map(|_| Psn::random().unwrap().get()).collect();
+        assert!(drawn.len() > 32);
+    }
+
+    #[test]
+    fn counts_above_seven_are_refused_with_the_range() {
+        assert!(RetryCount::new(7).is_ok());
+        assert!(
+            RetryCount::new(20)
+                .unwrap_err()
+                .to_string()
+                .contains("retry_cnt is 20, but must be in 0..=7")
+        );
+        assert!(RnrRetry::times(7).is_err());
+        assert!(AckTimeout::from_code(32).is_err());
+        assert!(RnrTimer::from_code(32).is_err());
+    }
+
+    /// The intervals as ibv_modify_qp(3) lists them.
+    #[test]
+    fn rnr_codes_mean_what_the_manual_says() {
+        for (code, micros) in [
+            (0, 655_360),
+            (1, 10),
+            (5, 60),
+            (12, 640),
+            (13, 960),
+            (14, 1280),
+            (27, 122_880),
+            (31, 491_520),
+        ] {
+            assert_eq!(
+                RnrTimer::from_code(code).unwrap().interval(),
+                Duration::from_micros(micros),
+                "code {code}"
+            );
+        }
+        assert_eq!(RnrTimer::at_least(Duration::ZERO).code(), 1);
+        assert_eq!(RnrTimer::at_least(Duration::from_micros(11)).code(), 2);
+        assert_eq!(
+            RnrTimer::at_least(Duration::from_micros(491_520)).code(),
+            31
+        );
+        assert_eq!(RnrTimer::at_least(Duration::from_micros(491_521)).code(), 0);
+    }
+
+    #[test]
+    fn timeouts_double() {
+        assert_eq!(
+            AckTimeout::from_code(14).unwrap().interval(),
+            Some(Duration::from_nanos(67_108_864))
+        );
+        assert_eq!(AckTimeout::INFINITE.interval(), None);
+        assert_eq!(AckTimeout::at_least(Duration::from_millis(67)).code(), 14);
+        assert_eq!(AckTimeout::at_least(Duration::MAX).code(), 31);
+    }
+
+    #[test]
+    fn mtu_codes_and_bytes() {
+        assert_eq!(PathMtu::from_bytes(4096), Some(PathMtu::Mtu4096));
+        assert_eq!(PathMtu::from_code(3), Some(PathMtu::Mtu1024));
+        assert_eq!(PathMtu::from_bytes(1500), None);
+        assert_eq!(PathMtu::from_code(0), None);
+        assert_eq!(PathMtu::Mtu4096.code(), 5);
+    }
+
+    #[test]
+    fn budgets_stay_below_two_seconds() {
+        assert_eq!(
+            Timing::default().budget(),
+            Some(Duration::from_nanos(67_108_864 * 8))
+        );
+        for rtt in [
+            Duration::ZERO,
+            Duration::from_micros(500),
+            Duration::from_millis(8),
+        ] {
+            let timing = Timing::from_rtt(rtt);
+            assert!(timing.timeout.interval().unwrap() >= rtt * 16);
+            assert!(timing.budget().unwrap() < Duration::from_secs(2), "{rtt:?}");
+        }
+        assert_eq!(
+            Timing {
+                timeout: AckTimeout::INFINITE,
+                ..Timing::default()
+            }
+            .budget(),
+            None
+        );
+    }
+}
