@@ -1,0 +1,211 @@
+#!/usr/bin/env bash
+# Checks everything: formatting, lints, tests, documentation, rules of the repository, and what other
+# programs say of the software device's frames. One line per check; a check that cannot run says SKIP and
+# why. Needs Rust, gcc and Python 3; as root on a Debian system it installs what the outside checks use
+# (set QP_CHECK_INSTALL=0 to leave the system alone). Logs are kept in target/ci/logs.
+#
+#   ci/check.sh             all checks
+#   ci/check.sh NAME ...    only the named ones; `ci/check.sh --list` prints the names
+#
+# The last line is `N passed, N failed, N skipped`; the status is not zero where anything failed.
+set -uo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root" || exit 1
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target}
+export CARGO_TERM_COLOR=never PYTHONDONTWRITEBYTECODE=1 RUST_BACKTRACE=1
+export QP="$CARGO_TARGET_DIR/release/qp" QP_SCRATCH="$CARGO_TARGET_DIR/ci"
+PATH=$PATH:/usr/sbin:/sbin
+work=$CARGO_TARGET_DIR/ci
+logs=$work/logs
+venv=$work/venv
+mkdir -p "$logs" || exit 1
+
+passed=0 failed=0
+failures=() missing=() current=
+skips=$work/skips.txt
+: >"$skips"
+
+# --- machinery -------------------------------------------------------------------------------------
+
+# Ends what is still running when the script is told to stop.
+stop() {
+    trap - EXIT INT TERM HUP
+    if [[ -n $current ]] && kill -0 "$current" 2>/dev/null; then
+        kill -TERM "$current" 2>/dev/null
+        wait "$current" 2>/dev/null
+    fi
+    exit "${1:-130}"
+}
+trap 'stop 130' INT TERM HUP
+
+# skip NAME REASON: a check of this script that cannot run.
+skip() {
+    printf 'SKIP %s: %s\n' "$1" "$2"
+    printf '%s: %s\n' "$1" "$2" >>"$skips"
+}
+
+# run NAME SECONDS COMMAND...: runs one check in the background of this script, bounded in time.
+run() {
+    local name=$1 limit=$2 log=$logs/$1.log began=$SECONDS status tests
+    shift 2
+    timeout --kill-after=10 "$limit" "$@" >"$log" 2>&1 </dev/null &
+    current=$!
+    wait "$current"
+    status=$?
+    current=
+    local spent=$((SECONDS - began))
+    # What tests and outside checks could not do, and tests marked as ignored.
+    sed -nE 's/^(.* )?SKIP ([^:]+): (.*)$/SKIP \2: \3/p' "$log" | sort -u
+    sed -nE 's/^(.* )?SKIP ([^:]+): (.*)$/\2: \3/p' "$log" >>"$skips"
+    sed -nE 's/^test (.*) \.\.\. ignored(, (.*))?$/\1: ignored \3/p' "$log" | tee -a "$skips" | sed 's/^/SKIP /'
+    tests=$(awk '/^test result: /{n += $4} END{print n + 0}' "$log")
+    if ((status == 77)); then
+        return
+    elif ((status == 0)); then
+        passed=$((passed + (tests > 0 ? tests : 1)))
+        printf 'ok    %-22s %4d s%s\n' "$name" "$spent" "$( ((tests > 0)) && echo "  $tests tests")"
+    else
+        ((tests > 0)) && passed=$((passed + tests))
+        tests=$(awk '/^test result: /{n += $6} END{print n + 0}' "$log")
+        failed=$((failed + (tests > 0 ? tests : 1)))
+        failures+=("$name")
+        printf 'FAIL  %-22s %4d s' "$name" "$spent"
+        ((status == 124 || status == 137)) && printf '  ended at its limit of %s s' "$limit"
+        printf '\n--- %s, last lines of %s\n' "$name" "${log#"$root"/}"
+        tail -n 150 "$log" | sed 's/^/    /'
+        printf -- '---\n'
+    fi
+}
+
+# --- what the outside checks use -------------------------------------------------------------------
+
+# Installs, where it can, what is not there yet; notes in `missing` what could not be had.
+install_tools() {
+    local log=$logs/install.log want=() package
+    : >"$log"
+    if [[ ${QP_CHECK_INSTALL:-1} != 0 && $(id -u) == 0 ]] && command -v apt-get dpkg-query >/dev/null; then
+        for package in libibverbs-dev librdmacm-dev libclang-dev pkg-config gcc libc6-dev tshark iproute2 python3-venv; do
+            [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || want+=("$package")
+        done
+        if ((${#want[@]})); then
+            printf 'installing %s\n' "${want[*]}"
+            timeout 180 apt-get update -qq >>"$log" 2>&1 </dev/null
+            DEBIAN_FRONTEND=noninteractive timeout 420 apt-get install -y -qq --no-install-recommends "${want[@]}" >>"$log" 2>&1 </dev/null ||
+                printf 'some could not be installed: see %s\n' "${log#"$root"/}"
+        fi
+    fi
+    if [[ ${QP_CHECK_INSTALL:-1} != 0 ]] && ! "$venv/bin/python" -c 'import scapy' 2>/dev/null; then
+        { timeout 60 python3 -m venv "$venv" && timeout 120 "$venv/bin/pip" install --quiet --disable-pip-version-check 'scapy>=2.6'; } >>"$log" 2>&1 </dev/null
+    fi
+    [[ -e /usr/include/infiniband/verbs.h ]] || missing+=("libibverbs headers")
+    compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null || missing+=("libclang")
+    command -v tshark >/dev/null || missing+=("tshark")
+    command -v ip >/dev/null || missing+=("iproute2")
+    "$venv/bin/python" -c 'import scapy' 2>/dev/null || missing+=("scapy")
+    cargo fmt --version >/dev/null 2>&1 || missing+=("rustfmt")
+    cargo clippy --version >/dev/null 2>&1 || missing+=("clippy")
+    unshare --net true 2>/dev/null || missing+=("network namespaces")
+}
+
+lacks() {
+    local thing
+    for thing in "${missing[@]}"; do [[ $thing == "$1" ]] && return 0; done
+    return 1
+}
+
+# --- the checks ------------------------------------------------------------------------------------
+
+check_fmt() {
+    if lacks rustfmt; then skip fmt "cargo fmt is not installed (rustup component add rustfmt)"; return; fi
+    run fmt 120 cargo fmt --all -- --check
+}
+
+check_versions() { run versions 120 python3 ci/rules.py versions; }
+check_default-build() { run default-build 120 python3 ci/rules.py build; }
+check_unsafe() { run unsafe 60 python3 ci/rules.py unsafe; }
+
+check_clippy() {
+    if lacks clippy; then skip clippy "cargo clippy is not installed (rustup component add clippy)"; return; fi
+    run clippy 600 cargo clippy --workspace --all-targets --locked -- -D warnings
+}
+
+# Everything in a release build: what README's first command runs, and the outside checks use.
+check_build() { run build 600 cargo build --release --locked --bin qp; }
+
+check_readme() {
+    local line='cargo run --release --bin qp -- copy README.md target/copy-of-README.md'
+    # shellcheck disable=SC2016 # expanded by the inner shell
+    run readme 120 bash -c '
+        grep -qxF "$1" README.md || { echo "README.md does not show: $1"; exit 1; }
+        mkdir -p target && rm -f target/copy-of-README.md
+        eval "$1" && cmp README.md target/copy-of-README.md' readme "$line"
+}
+
+check_tests() { run tests 900 cargo test --workspace --locked --no-fail-fast --all-targets -- --show-output; }
+check_doctests() { run doctests 600 cargo test --workspace --locked --no-fail-fast --doc; }
+
+check_doc() { RUSTDOCFLAGS="-D warnings" run doc 300 cargo doc --workspace --no-deps --locked; }
+
+check_link() {
+    if lacks "libibverbs headers"; then skip link "no /usr/include/infiniband/verbs.h (package libibverbs-dev)"; return; fi
+    if lacks libclang; then skip link "no libclang (package libclang-dev)"; return; fi
+    run link 600 cargo test -p rdma-core-sys --features link --locked --no-fail-fast -- --show-output
+}
+
+check_minimum-rust() {
+    local version
+    version=$(sed -nE 's/^rust-version = "(.*)"$/\1/p' Cargo.toml)
+    if ! cargo "+$version" --version >/dev/null 2>&1; then
+        skip minimum-rust "toolchain $version is not installed (rustup toolchain install $version)"
+        return
+    fi
+    run minimum-rust 600 env CARGO_TARGET_DIR="$CARGO_TARGET_DIR/minimum" cargo "+$version" check --workspace --locked
+}
+
+check_asan() { run asan 600 bash ci/asan.sh; }
+
+check_icrc-vectors() { run icrc-vectors 60 python3 ci/outside/icrc_check.py --vectors rdma-soft/tests/fixtures/roce_icrc_vectors.tsv; }
+check_faulty-wire() { run faulty-wire 120 python3 ci/outside/wire_check.py; }
+check_states() { run states 60 python3 ci/outside/states_check.py; }
+check_capture() { QP_VENV=$venv run capture 180 python3 ci/outside/capture_check.py; }
+check_accounting() { run accounting 180 python3 ci/outside/accounting_check.py; }
+check_copy() { run copy 240 python3 ci/outside/copy_check.py; }
+check_kill() { run kill 180 python3 ci/outside/kill_check.py; }
+
+# --- all of it -------------------------------------------------------------------------------------
+
+all=(versions default-build unsafe fmt clippy build readme states icrc-vectors faulty-wire capture
+    accounting copy kill tests doctests doc link minimum-rust asan)
+if [[ ${1:-} == --list ]]; then
+    printf '%s\n' "${all[@]}"
+    exit 0
+fi
+chosen=("$@")
+((${#chosen[@]})) || chosen=("${all[@]}")
+for name in "${chosen[@]}"; do
+    if ! declare -F "check_$name" >/dev/null; then
+        printf 'no check is called %s; see ci/check.sh --list\n' "$name" >&2
+        exit 2
+    fi
+done
+
+install_tools
+for name in "${chosen[@]}"; do "check_$name"; done
+
+# Where everything could be installed, the skips are exactly the committed ones.
+sort -u -o "$skips" "$skips"
+skipped=$(cut -d: -f1 "$skips" | sort -u | grep -c .)
+if ((${#chosen[@]} == ${#all[@]})); then
+    if ((${#missing[@]})); then
+        printf 'skips are not compared with ci/expected-skips.txt: this machine lacks %s\n' "$(IFS=,; echo "${missing[*]}")"
+    else
+        run skips 10 diff -u <(sed -E '/^(#|$)/d; s/:.*//' ci/expected-skips.txt | sort -u) <(cut -d: -f1 "$skips" | sort -u)
+    fi
+fi
+
+echo
+printf 'in %d s; logs in %s\n' "$SECONDS" "${logs#"$root"/}"
+((failed)) && printf 'failed: %s\n' "${failures[*]}"
+printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+((failed == 0))
