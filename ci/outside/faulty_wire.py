@@ -73,7 +73,7 @@ class Direction:
     def __init__(self, name, source, sink, rates, rng):
         self.name, self.source, self.sink, self.rates, self.rng = name, source, sink, rates, rng
         self.counts = collections.Counter(
-            offered=0, dropped=0, duplicated=0, reordered=0, corrupted=0, sent=0, other=0
+            offered=0, dropped=0, duplicated=0, reordered=0, corrupted=0, sent=0, other=0, other_bytes=0
         )
         self.held = collections.deque()  # (due, frames still to let pass, frame)
 
@@ -81,6 +81,7 @@ class Direction:
         """Takes one frame from the source and decides its fate."""
         if transport_bounds(frame) is None:
             self.counts["other"] += 1
+            self.counts["other_bytes"] += len(frame)
             self.put(frame)
             return
         self.counts["offered"] += 1

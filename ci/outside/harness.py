@@ -60,10 +60,7 @@ def cleanup(function, *args):
 def _tidy():
     for child in _children:
         if child.poll() is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(5)
+            child.kill()
     while _cleanups:
         function, args = _cleanups.pop()
         with contextlib.suppress(Exception):
@@ -142,7 +139,8 @@ class Process:
             self.child = subprocess.Popen(
                 full, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True, cwd=cwd
             )
-        _children.append(self.child)
+        self.peak_resident, self.ended = 0, None
+        _children.append(self)
 
     @property
     def pid(self):
@@ -151,30 +149,43 @@ class Process:
 
     def wait(self, seconds):
         """Waits for the end; past the deadline the whole group is killed and the check fails."""
-        try:
-            status = self.child.wait(max(0.0, seconds))
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise Failed(f"{self.name} did not end within {seconds} s: it hangs\n{self.result(None).describe()}") from None
-        return self.result(status)
+        deadline = time.monotonic() + seconds
+        while True:
+            status = self.poll()
+            if status is not None:
+                return self.result(status)
+            if time.monotonic() > deadline:
+                self.kill()
+                raise Failed(f"{self.name} did not end within {seconds} s: it hangs\n{self.result(None).describe()}")
+            time.sleep(0.002)
+
+    def poll(self):
+        """The exit status once the process has ended (negative: the signal that ended it), else None."""
+        if self.child.returncode is None:
+            pid, status, usage = os.wait4(self.child.pid, os.WNOHANG)
+            if pid:
+                self.child.returncode = os.waitstatus_to_exitcode(status)
+                self.peak_resident, self.ended = usage.ru_maxrss * 1024, time.monotonic()
+        return self.child.returncode
 
     def result(self, status):
         """What is known of the process now."""
         read = [path.read_text(errors="replace") for path in (self.out_path, self.err_path)]
-        return Result(status, read[0], read[1], time.monotonic() - self.began)
+        return Result(status, read[0], read[1], (self.ended or time.monotonic()) - self.began)
 
     def kill(self, number=signal.SIGKILL):
         """Signals the whole group and reaps the leader."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.child.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.child.wait(5)
+        deadline = time.monotonic() + 5
+        while self.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.002)
 
     def wait_for(self, text, seconds):
         """Waits until the output holds `text`."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            ended = self.child.poll()
+            ended = self.poll()
             seen = self.result(ended)
             if text in seen.out or text in seen.err:
                 return
