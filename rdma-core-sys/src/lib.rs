@@ -4,6 +4,7 @@
 mod macros;
 #[doc(hidden)]
 pub mod layout;
+pub mod rules;
 mod types;
 
 pub use types::*;

@@ -436,3 +436,30 @@ c_struct! {
         pub comp_mask: u32 = 8,
     }
 }
+
+impl ibv_qp_state {
+    /// `RESET`, `INIT`, `RTR`, `RTS`, `SQD`, `SQE` or `ERR`; `None` for anything else.
+    #[must_use]
+    pub const fn short_name(self) -> Option<&'static str> {
+        match self {
+            IBV_QPS_RESET => Some("RESET"),
+            IBV_QPS_INIT => Some("INIT"),
+            IBV_QPS_RTR => Some("RTR"),
+            IBV_QPS_RTS => Some("RTS"),
+            IBV_QPS_SQD => Some("SQD"),
+            IBV_QPS_SQE => Some("SQE"),
+            IBV_QPS_ERR => Some("ERR"),
+            _ => None,
+        }
+    }
+}
+
+impl core::fmt::Display for ibv_qp_state {
+    /// The short name, or `state 9` for an unknown one.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self.short_name() {
+            Some(name) => f.pad(name),
+            None => write!(f, "state {}", self.0),
+        }
+    }
+}
