@@ -92,3 +92,6 @@ fn take<'a, const N: usize>(
 fn put<const N: usize>(out: &mut [u8], header: [u8; N]) {
     out[..N].copy_from_slice(&header);
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,7 +15,8 @@ pub struct Opcode(pub u8);
 pub struct OpcodeInfo {
     /// The opcode.
     pub opcode: Opcode,
-    /// Its name, as the kernel's `ib_pack.h` spells it after `IB_OPCODE_`.
+    /// Its name, as the kernel's `ib_pack.h` spells it after `IB_OPCODE_`, and those that are not
+    /// there (XRC, CNP) in its manner.
     pub name: &'static str,
     /// Transport.
     pub class: Class,
