@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 pub mod core;
+pub mod mem;
 pub mod link;
 pub mod profile;
 pub mod wire;

@@ -31,7 +31,9 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 #[derive(Debug)]
-struct Owned(Box<[AtomicU64]>);
+struct Owned {
+    _words: Box<[AtomicU64]>,
+}
 
 impl Region {
     /// A region over memory of the application.
@@ -41,14 +43,22 @@ impl Region {
     /// read, until the region and all its clones are dropped. Nobody may hold a Rust reference to
     /// it that excludes other access.
     pub unsafe fn from_raw(base: *mut u8, len: u64) -> Region {
-        Region { base, len, _owner: None }
+        Region {
+            base,
+            len,
+            _owner: None,
+        }
     }
 
     /// A zeroed region that owns its memory, aligned to 8 bytes.
     pub fn owned(len: usize) -> Region {
         let words: Box<[AtomicU64]> = (0..len.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
         let base = words.as_ptr().cast::<u8>().cast_mut();
-        Region { base, len: len as u64, _owner: Some(Arc::new(Owned(words))) }
+        Region {
+            base,
+            len: len as u64,
+            _owner: Some(Arc::new(Owned { _words: words })),
+        }
     }
 
     /// Bytes in the region.
@@ -135,9 +145,11 @@ impl Region {
     /// Stores `swap` in the word at `offset` if it holds `compare`; gives the old value.
     pub fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64, OutOfRange> {
         let word = self.word(offset)?;
-        Ok(match word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(old) | Err(old) => old,
-        })
+        Ok(
+            match word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(old) | Err(old) => old,
+            },
+        )
     }
 }
 
@@ -173,7 +185,10 @@ unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
         // SAFETY: `i < len`, so both bytes are inside ranges that the caller vouches for; a byte is
         // always aligned.
         let (s, d) = unsafe {
-            (AtomicU8::from_ptr(src.add(i).cast_mut()), AtomicU8::from_ptr(dst.add(i)))
+            (
+                AtomicU8::from_ptr(src.add(i).cast_mut()),
+                AtomicU8::from_ptr(dst.add(i)),
+            )
         };
         d.store(s.load(Ordering::Relaxed), Ordering::Relaxed);
     }
@@ -198,7 +213,12 @@ mod tests {
 
     #[test]
     fn overlapping_copies_move_like_memmove() {
-        for (from, to, len) in [(0u64, 3u64, 9000usize), (3, 0, 9000), (5, 5, 100), (0, 9000, 9000)] {
+        for (from, to, len) in [
+            (0u64, 3u64, 9000usize),
+            (3, 0, 9000),
+            (5, 5, 100),
+            (0, 9000, 9000),
+        ] {
             let r = Region::owned(20_000);
             let mut want: Vec<u8> = (0..20_000u32).map(|i| (i * 7 % 251) as u8).collect();
             r.write(0, &want).unwrap();

@@ -118,6 +118,7 @@ impl Counters {
             ("tx_payload_bytes", self.tx_payload_bytes),
             ("rx_payload_bytes", self.rx_payload_bytes),
         ];
-        own.into_iter().chain(Refused::ALL.iter().map(|&r| (r.name(), self.refused(r))))
+        own.into_iter()
+            .chain(Refused::ALL.iter().map(|&r| (r.name(), self.refused(r))))
     }
 }

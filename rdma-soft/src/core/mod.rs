@@ -1,5 +1,36 @@
 //! The sans-IO engine: one node's Queue Pairs, driven by packets, time and requests.
+//!
+//! - [`Engine`] holds the node and is driven by [`handle_packet`](Engine::handle_packet),
+//!   [`handle_timeout`](Engine::handle_timeout), [`poll_transmit`](Engine::poll_transmit) and
+//!   [`poll_event`](Engine::poll_event). Time and randomness come in as arguments, so a whole
+//!   cluster runs deterministically from a seed.
+//! - A Queue Pair is three machines: the requester cuts requests into packets, the responder
+//!   executes the peer's, the completer takes the answers.
+//! - Payload travels by reference: a [`Transmit`] says where its bytes are, and
+//!   [`emit`](Engine::emit) copies them when a link needs them, with the key looked up then.
 
+mod completer;
 pub mod config;
+mod counters;
+mod engine;
+mod event;
+mod keys;
+mod modify;
+mod pace;
+mod qp;
+mod requester;
+mod responder;
 pub mod rng;
 pub mod time;
+mod transmit;
+mod wqe;
+
+pub use completer::rnr_delay;
+pub use counters::{Counters, Refused};
+pub use engine::{Engine, Path};
+pub use event::{Completion, CqId, Event, PdId, Queue};
+pub use keys::MrKeys;
+pub use modify::{ModifyError, mtu_code};
+pub use qp::QpInit;
+pub use transmit::{MAX_FRAME, MAX_PAYLOAD, Transmit};
+pub use wqe::{Data, InlineData, RecvWqe, Remote, SendOp, SendWqe, Sge, SgeList};

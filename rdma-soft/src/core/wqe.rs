@@ -23,13 +23,22 @@ pub struct SgeList {
 impl SgeList {
     /// An empty list.
     pub const fn new() -> SgeList {
-        SgeList { items: [Sge { addr: 0, len: 0, lkey: 0 }; Caps::SGE_LIMIT], len: 0 }
+        SgeList {
+            items: [Sge {
+                addr: 0,
+                len: 0,
+                lkey: 0,
+            }; Caps::SGE_LIMIT],
+            len: 0,
+        }
     }
 
     /// Appends an entry; false if there is no room.
     #[must_use]
     pub fn push(&mut self, sge: Sge) -> bool {
-        let Some(slot) = self.items.get_mut(usize::from(self.len)) else { return false };
+        let Some(slot) = self.items.get_mut(usize::from(self.len)) else {
+            return false;
+        };
         *slot = sge;
         self.len += 1;
         true
@@ -55,7 +64,10 @@ pub struct InlineData {
 
 impl Default for InlineData {
     fn default() -> InlineData {
-        InlineData { bytes: [0; Caps::INLINE_LIMIT], len: 0 }
+        InlineData {
+            bytes: [0; Caps::INLINE_LIMIT],
+            len: 0,
+        }
     }
 }
 
@@ -148,7 +160,10 @@ pub enum SendOp {
 impl SendOp {
     /// True for READ and atomics: requests that bring data back.
     pub fn is_fetch(&self) -> bool {
-        matches!(self, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
+        matches!(
+            self,
+            SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
+        )
     }
 }
 

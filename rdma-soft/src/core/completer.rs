@@ -1,0 +1,214 @@
+//! The completer: what the peer's responses do to the send queue.
+
+use std::time::Duration;
+
+use rdma_core_sys::ibv_wc_status;
+
+use super::counters::Refused;
+use super::qp::{Qp, Shared};
+use super::time::Instant;
+use super::transmit::{Payload, scatter};
+use super::wqe::{Data, SendOp};
+use crate::wire::{NakCode, OpcodeInfo, Operation, Packet, Psn, Syndrome};
+
+impl Qp {
+    /// Takes a response.
+    pub fn handle_response(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        info: &OpcodeInfo,
+        packet: &Packet,
+        payload: &Payload<'_>,
+    ) -> Result<(), Refused> {
+        let psn = packet.bth.psn;
+        if Psn::distance(self.sq.una, psn) < 0 {
+            return Err(Refused::DuplicateResponse);
+        }
+        if Psn::distance(psn, self.sq.sent_end) <= 0 {
+            return Err(Refused::GhostResponse);
+        }
+        match (info.op, packet.aeth, packet.atomic_ack) {
+            (Operation::Ack, Some(aeth), _) => self.handle_ack(now, shared, psn, aeth.syndrome),
+            (Operation::ReadResponse, ..) => self.handle_read_response(now, shared, psn, payload),
+            (Operation::AtomicAck, _, Some(old)) => self.handle_atomic_ack(now, shared, psn, old),
+            _ => Err(Refused::BadResponse),
+        }
+    }
+
+    fn handle_ack(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        psn: Psn,
+        syndrome: Syndrome,
+    ) -> Result<(), Refused> {
+        match syndrome {
+            Syndrome::Ack { .. } => self.acknowledge(now, shared, psn.next()),
+            Syndrome::Rnr { timer } => self.handle_rnr(now, shared, psn, timer),
+            Syndrome::Nak(NakCode::PsnSequenceError) => {
+                shared.counters.rx_sequence_naks += 1;
+                self.acknowledge(now, shared, psn)?;
+                // Went back there already, and the peer says it once per gap.
+                if !self.sq.recovering {
+                    self.retry(shared);
+                }
+                Ok(())
+            }
+            Syndrome::Nak(code) => {
+                self.acknowledge(now, shared, psn)?;
+                let status = match code {
+                    NakCode::InvalidRequest => ibv_wc_status::IBV_WC_REM_INV_REQ_ERR,
+                    NakCode::RemoteAccessError => ibv_wc_status::IBV_WC_REM_ACCESS_ERR,
+                    NakCode::RemoteOperationalError => ibv_wc_status::IBV_WC_REM_OP_ERR,
+                    _ => ibv_wc_status::IBV_WC_REM_OP_ERR,
+                };
+                self.fail_front(shared, status);
+                Ok(())
+            }
+            Syndrome::Reserved(_) => Err(Refused::BadResponse),
+        }
+    }
+
+    /// RNR NAK: `rnr_retry` times, 7 without limit (ibv_modify_qp(3)).
+    fn handle_rnr(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        psn: Psn,
+        timer: u8,
+    ) -> Result<(), Refused> {
+        if self.sq.rnr_until.is_some() {
+            return Err(Refused::DuplicateResponse);
+        }
+        shared.counters.rx_rnr_naks += 1;
+        self.acknowledge(now, shared, psn)?;
+        if self.attr.rnr_retry < 7 {
+            if self.sq.rnr_retries == 0 {
+                self.fail_front(shared, ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR);
+                return Ok(());
+            }
+            self.sq.rnr_retries -= 1;
+        }
+        self.retry_after(now + rnr_delay(timer));
+        Ok(())
+    }
+
+    /// Everything before `end` is acknowledged. If that includes a READ or atomic whose response did
+    /// not come, the response was lost: the request is made again.
+    fn acknowledge(&mut self, now: Instant, shared: &mut Shared, end: Psn) -> Result<(), Refused> {
+        let before = self.sq.una;
+        let mut lost = false;
+        while self.sq.started > 0 {
+            let Some(e) = self.sq.queue.front() else {
+                break;
+            };
+            if e.wqe.op.is_fetch() {
+                lost = Psn::distance(e.psn.plus(e.received), end) > 0;
+                break;
+            }
+            if Psn::distance(e.end(), end) < 0 {
+                if Psn::distance(self.sq.una, end) > 0 {
+                    self.sq.una = end;
+                }
+                break;
+            }
+            self.sq.una = e.end();
+            if let Some(e) = self.sq.pop() {
+                self.complete_send(shared, &e.wqe, ibv_wc_status::IBV_WC_SUCCESS, 0);
+            }
+        }
+        let moved = Psn::distance(before, self.sq.una);
+        if moved > 0 {
+            self.progress(now, moved as u32);
+        }
+        self.fail_if_due(shared);
+        if lost {
+            if !self.sq.recovering {
+                self.retry(shared);
+            }
+            return Err(Refused::EarlyResponse);
+        }
+        Ok(())
+    }
+
+    fn handle_read_response(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        psn: Psn,
+        payload: &Payload<'_>,
+    ) -> Result<(), Refused> {
+        self.acknowledge(now, shared, psn)?;
+        let mtu = self.mtu;
+        let Some(e) = self.sq.queue.front().filter(|_| self.sq.started > 0) else {
+            return Err(Refused::BadResponse);
+        };
+        if !matches!(e.wqe.op, SendOp::Read { .. }) || e.psn.plus(e.received) != psn {
+            return Err(Refused::BadResponse);
+        }
+        let offset = u64::from(e.received) * u64::from(mtu);
+        let due = (u64::from(e.len) - offset).min(u64::from(mtu));
+        if payload.len() as u64 != due {
+            self.fail_front(shared, ibv_wc_status::IBV_WC_BAD_RESP_ERR);
+            return Err(Refused::BadResponse);
+        }
+        self.fetched(now, shared, offset, payload);
+        Ok(())
+    }
+
+    fn handle_atomic_ack(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        psn: Psn,
+        old: u64,
+    ) -> Result<(), Refused> {
+        self.acknowledge(now, shared, psn)?;
+        let Some(e) = self.sq.queue.front().filter(|_| self.sq.started > 0) else {
+            return Err(Refused::BadResponse);
+        };
+        let atomic = matches!(
+            e.wqe.op,
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
+        );
+        if !atomic || e.psn != psn {
+            return Err(Refused::BadResponse);
+        }
+        // The word arrives as a number and is stored as the host stores numbers.
+        self.fetched(now, shared, 0, &Payload::Bytes(&old.to_ne_bytes()));
+        Ok(())
+    }
+
+    /// Stores a part of what the oldest request fetches, and completes it with the last part.
+    fn fetched(&mut self, now: Instant, shared: &mut Shared, offset: u64, payload: &Payload<'_>) {
+        let pd = self.init.pd;
+        let Some(e) = self.sq.queue.front_mut() else {
+            return;
+        };
+        let Data::Sges(sges) = &e.wqe.data else {
+            return self.fail_front(shared, ibv_wc_status::IBV_WC_LOC_QP_OP_ERR);
+        };
+        if let Err(status) = scatter(&shared.keys, pd, sges.as_slice(), offset, payload) {
+            return self.fail_front(shared, status);
+        }
+        shared.counters.rx_payload_bytes += payload.len() as u64;
+        e.received += 1;
+        let done = e.received == e.packets;
+        self.sq.una = self.sq.una.next();
+        if done && let Some(e) = self.sq.pop() {
+            self.complete_send(shared, &e.wqe, ibv_wc_status::IBV_WC_SUCCESS, e.len);
+        }
+        self.progress(now, 1);
+        self.fail_if_due(shared);
+    }
+}
+
+/// The time that an RNR timer code stands for (ibv_modify_qp(3), `min_rnr_timer`); code 0 is the longest.
+pub fn rnr_delay(code: u8) -> Duration {
+    const HUNDREDTHS_OF_MS: [u64; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    Duration::from_micros(10 * HUNDREDTHS_OF_MS[usize::from(code & 31)])
+}

@@ -1,0 +1,298 @@
+//! A Queue Pair: its attributes, and what its three machines share.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use rdma_core_sys::rules::Transport;
+use rdma_core_sys::{ibv_event_type, ibv_qp_attr, ibv_qp_state, ibv_wc_opcode, ibv_wc_status};
+
+use super::config::Config;
+use super::counters::Counters;
+use super::event::{Completion, CqId, Event, PdId, Queue};
+use super::keys::Keys;
+use super::requester::Requester;
+use super::responder::Responder;
+use super::time::Instant;
+use super::transmit::{Source, Transmit};
+use super::wqe::{RecvWqe, SendWqe};
+use crate::wire::{Bth, Class, Opcode, Packet, Psn, pad_for};
+
+/// What a Queue Pair is created with.
+#[derive(Clone, Copy, Debug)]
+pub struct QpInit {
+    /// The transport.
+    pub transport: Transport,
+    /// The protection domain.
+    pub pd: PdId,
+    /// Where send completions go.
+    pub send_cq: CqId,
+    /// Where receive completions go.
+    pub recv_cq: CqId,
+    /// Every send request completes with an entry in the CQ, whatever its flags.
+    pub sq_sig_all: bool,
+    /// Requests in the send queue.
+    pub max_send_wr: u32,
+    /// Requests in the receive queue.
+    pub max_recv_wr: u32,
+    /// Scatter/gather entries of a send request.
+    pub max_send_sge: u32,
+    /// Scatter/gather entries of a receive request.
+    pub max_recv_sge: u32,
+    /// Bytes of inline data of a send request.
+    pub max_inline: u32,
+}
+
+/// What all machines of all Queue Pairs share; beside the table of Queue Pairs, so that one of
+/// these and the rest can be borrowed together.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub config: Config,
+    pub keys: Keys,
+    pub events: VecDeque<Event>,
+    pub counters: Counters,
+}
+
+#[derive(Debug)]
+pub(super) struct Qp {
+    pub num: u32,
+    pub init: QpInit,
+    pub state: ibv_qp_state,
+    /// The attributes as last modified; what the masks of the past covered is valid.
+    pub attr: ibv_qp_attr,
+    /// Where packets go, from INIT->RTR on.
+    pub path: Option<QpPath>,
+    /// Payload bytes of a full packet.
+    pub mtu: u32,
+    pub sq: Requester,
+    pub rq: Responder,
+    /// `IBV_EVENT_SQ_DRAINED` is owed.
+    pub drain_event: bool,
+    /// A place in the engine's queue of Queue Pairs that may have something to send.
+    pub ready: bool,
+    /// Packets sent since this Queue Pair's turn began.
+    pub burst: u32,
+    /// The entry in the engine's timer set.
+    pub armed: Option<Instant>,
+}
+
+/// The address vector, resolved.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct QpPath {
+    pub port: u8,
+    pub sgid_index: u8,
+    pub src: IpAddr,
+    pub dst: IpAddr,
+    pub traffic_class: u8,
+    pub hop_limit: u8,
+    pub flow_label: u32,
+}
+
+impl Qp {
+    pub fn new(num: u32, init: QpInit, config: &Config) -> Qp {
+        Qp {
+            num,
+            init,
+            state: ibv_qp_state::IBV_QPS_RESET,
+            attr: ibv_qp_attr::default(),
+            path: None,
+            mtu: 256,
+            sq: Requester::new(config.window),
+            rq: Responder::default(),
+            drain_event: false,
+            ready: false,
+            burst: 0,
+            armed: None,
+        }
+    }
+
+    /// Forgets everything but what it was created with: RESET.
+    pub fn reset(&mut self, config: &Config) {
+        let (ready, armed) = (self.ready, self.armed);
+        *self = Qp::new(self.num, self.init, config);
+        (self.ready, self.armed) = (ready, armed);
+    }
+
+    /// True if requests of the peer are executed.
+    pub fn receives(&self) -> bool {
+        use ibv_qp_state as S;
+        matches!(self.state, S::IBV_QPS_RTR | S::IBV_QPS_RTS | S::IBV_QPS_SQD)
+    }
+
+    /// True if responses of the peer are for something.
+    pub fn sends(&self) -> bool {
+        matches!(
+            self.state,
+            ibv_qp_state::IBV_QPS_RTS | ibv_qp_state::IBV_QPS_SQD
+        )
+    }
+
+    /// The class of its opcodes.
+    pub fn class(&self) -> Class {
+        match self.init.transport {
+            Transport::Uc => Class::Uc,
+            Transport::Ud | Transport::Smi | Transport::Gsi | Transport::RawPacket => Class::Ud,
+            Transport::XrcIni | Transport::XrcTgt => Class::Xrc,
+            Transport::Rc => Class::Rc,
+        }
+    }
+
+    /// Time without an acknowledgement after which requests are sent again; `None` is for ever.
+    pub fn ack_timeout(&self) -> Option<Duration> {
+        ack_timeout(self.attr.timeout)
+    }
+
+    /// A header to the peer.
+    pub fn bth(&self, opcode: Opcode, psn: Psn, payload_len: u32, pkey: u16) -> Bth {
+        Bth {
+            opcode,
+            pad: pad_for(payload_len as usize),
+            pkey,
+            dest_qp: self.attr.dest_qp_num,
+            psn,
+            mig_req: true,
+            ..Bth::default()
+        }
+    }
+
+    /// The partition key that it sends.
+    pub fn pkey(&self, config: &Config) -> u16 {
+        let port = usize::from(self.attr.port_num).checked_sub(1);
+        port.and_then(|p| config.ports.get(p))
+            .and_then(|p| p.pkeys.get(usize::from(self.attr.pkey_index)))
+            .copied()
+            .unwrap_or(0xffff)
+    }
+
+    /// A packet to the peer; `None` before it has a path.
+    pub fn transmit(&self, packet: Packet, payload_len: u32, source: Source) -> Option<Transmit> {
+        let p = self.path?;
+        Some(Transmit {
+            port: p.port,
+            sgid_index: p.sgid_index,
+            src: p.src,
+            dst: p.dst,
+            traffic_class: p.traffic_class,
+            hop_limit: p.hop_limit,
+            flow_label: p.flow_label,
+            packet,
+            payload_len,
+            source,
+        })
+    }
+
+    /// Reports the end of a send request, if it ends in a completion.
+    pub fn complete_send(
+        &self,
+        shared: &mut Shared,
+        wqe: &SendWqe,
+        status: ibv_wc_status,
+        byte_len: u32,
+    ) {
+        use super::wqe::SendOp;
+        let failed = status != ibv_wc_status::IBV_WC_SUCCESS;
+        if !failed && !wqe.signaled && !self.init.sq_sig_all {
+            return;
+        }
+        let opcode = match wqe.op {
+            SendOp::Send { .. } => ibv_wc_opcode::IBV_WC_SEND,
+            SendOp::Write { .. } => ibv_wc_opcode::IBV_WC_RDMA_WRITE,
+            SendOp::Read { .. } => ibv_wc_opcode::IBV_WC_RDMA_READ,
+            SendOp::CompareSwap { .. } => ibv_wc_opcode::IBV_WC_COMP_SWAP,
+            SendOp::FetchAdd { .. } => ibv_wc_opcode::IBV_WC_FETCH_ADD,
+        };
+        let wc = Completion {
+            wr_id: wqe.wr_id,
+            queue: Queue::Send,
+            seq: wqe.seq,
+            status,
+            opcode,
+            byte_len,
+            imm: None,
+            qp_num: self.num,
+        };
+        shared.events.push_back(Event::Completion {
+            cq: self.init.send_cq,
+            wc,
+            solicited: failed,
+        });
+    }
+
+    /// Reports the end of a receive request.
+    pub fn complete_recv(&self, shared: &mut Shared, wqe: &RecvWqe, end: RecvEnd) {
+        let wc = Completion {
+            wr_id: wqe.wr_id,
+            queue: Queue::Recv,
+            seq: wqe.seq,
+            status: end.status,
+            opcode: end.opcode,
+            byte_len: end.byte_len,
+            imm: end.imm,
+            qp_num: self.num,
+        };
+        let failed = end.status != ibv_wc_status::IBV_WC_SUCCESS;
+        shared.events.push_back(Event::Completion {
+            cq: self.init.recv_cq,
+            wc,
+            solicited: failed || end.solicited,
+        });
+    }
+
+    /// Moves to ERR and flushes both queues. A fatal NAK that is still to be sent stays.
+    pub fn to_error(&mut self, shared: &mut Shared) {
+        if self.state == ibv_qp_state::IBV_QPS_ERR {
+            return;
+        }
+        self.state = ibv_qp_state::IBV_QPS_ERR;
+        self.drain_event = false;
+        shared.events.push_back(Event::State {
+            qp_num: self.num,
+            state: self.state,
+        });
+        for wqe in self.sq.flush() {
+            self.complete_send(shared, &wqe, ibv_wc_status::IBV_WC_WR_FLUSH_ERR, 0);
+        }
+        for wqe in self.rq.flush() {
+            self.complete_recv(
+                shared,
+                &wqe,
+                RecvEnd::error(ibv_wc_status::IBV_WC_WR_FLUSH_ERR),
+            );
+        }
+    }
+
+    /// Reports an asynchronous event.
+    pub fn event(&self, shared: &mut Shared, kind: ibv_event_type) {
+        shared.events.push_back(Event::Qp {
+            qp_num: self.num,
+            kind,
+        });
+    }
+}
+
+/// How a receive request ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RecvEnd {
+    pub status: ibv_wc_status,
+    pub opcode: ibv_wc_opcode,
+    pub byte_len: u32,
+    pub imm: Option<u32>,
+    pub solicited: bool,
+}
+
+impl RecvEnd {
+    pub fn error(status: ibv_wc_status) -> RecvEnd {
+        RecvEnd {
+            status,
+            opcode: ibv_wc_opcode::IBV_WC_RECV,
+            byte_len: 0,
+            imm: None,
+            solicited: false,
+        }
+    }
+}
+
+/// 4.096 us x 2^code; `None` for code 0, which means for ever (ibv_modify_qp(3), `timeout`).
+pub(super) fn ack_timeout(code: u8) -> Option<Duration> {
+    (code != 0).then(|| Duration::from_nanos(4096 << u32::from(code.min(31))))
+}
