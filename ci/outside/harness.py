@@ -181,6 +181,12 @@ class Process:
         while self.poll() is None and time.monotonic() < deadline:
             time.sleep(0.002)
 
+    def kill_one(self):
+        """Kills this process and nothing that it started."""
+        os.kill(self.child.pid, signal.SIGKILL)
+        while self.poll() is None:
+            time.sleep(0.002)
+
     def wait_for(self, text, seconds):
         """Waits until the output holds `text`."""
         deadline = time.monotonic() + seconds
