@@ -284,7 +284,7 @@ impl Engine {
                 && qp.state != ibv_qp_state::IBV_QPS_ERR
                 && qp.state != ibv_qp_state::IBV_QPS_RESET
             {
-                qp.to_error(&mut self.shared);
+                qp.enter_error(&mut self.shared);
                 qp.event(&mut self.shared, ibv_event_type::IBV_EVENT_QP_FATAL);
             }
         }

@@ -243,7 +243,7 @@ impl Qp {
             self.sq.rnr_retries = attr.rnr_retry;
         }
         if to == S::IBV_QPS_ERR {
-            return self.to_error(shared);
+            return self.enter_error(shared);
         }
         if to == S::IBV_QPS_SQD && self.state == S::IBV_QPS_RTS {
             self.drain_event =

@@ -239,7 +239,7 @@ impl Qp {
     }
 
     /// Moves to ERR and flushes both queues. A fatal NAK that is still to be sent stays.
-    pub fn to_error(&mut self, shared: &mut Shared) {
+    pub fn enter_error(&mut self, shared: &mut Shared) {
         if self.state == ibv_qp_state::IBV_QPS_ERR {
             return;
         }

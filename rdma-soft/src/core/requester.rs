@@ -464,7 +464,7 @@ impl Qp {
         if let Some(e) = self.sq.pop() {
             self.complete_send(shared, &e.wqe, status, 0);
         }
-        self.to_error(shared);
+        self.enter_error(shared);
     }
 
     /// Fails the oldest request if it was found impossible and nothing before it is open.

@@ -77,13 +77,8 @@ enum Response {
 enum Fault {
     /// There is no receive for it.
     NoReceive,
-    /// A NAK that ends the connection; a receive that was taken for it ends with this status.
-    Fatal(NakCode, Option<(RecvWqe, ibv_wc_status)>),
-}
-
-/// A NAK that takes no receive with it.
-fn nak(code: NakCode) -> Fault {
-    Fault::Fatal(code, None)
+    /// A NAK that ends the connection.
+    Fatal(NakCode),
 }
 
 impl Responder {
@@ -217,11 +212,7 @@ impl Qp {
                 self.rq.nak(psn, Syndrome::Rnr { timer });
                 Err(Refused::NoReceive)
             }
-            Err(Fault::Fatal(code, recv)) => {
-                if let Some((wqe, status)) = recv {
-                    self.rq.message = None;
-                    self.complete_recv(shared, &wqe, RecvEnd::error(status));
-                }
+            Err(Fault::Fatal(code)) => {
                 self.refuse_for_good(shared, psn, code);
                 Err(Refused::Nak)
             }
@@ -231,7 +222,7 @@ impl Qp {
     /// Answers with a NAK that ends the connection, and goes to ERR.
     fn refuse_for_good(&mut self, shared: &mut Shared, psn: Psn, code: NakCode) {
         self.rq.nak(psn, Syndrome::Nak(code));
-        self.to_error(shared);
+        self.enter_error(shared);
         let kind = match code {
             NakCode::RemoteAccessError => ibv_event_type::IBV_EVENT_QP_ACCESS_ERR,
             NakCode::InvalidRequest => ibv_event_type::IBV_EVENT_QP_REQ_ERR,
@@ -259,7 +250,7 @@ impl Qp {
             (op @ (Operation::CompareSwap | Operation::FetchAdd), _, Some(atomic)) => {
                 self.execute_atomic(shared, packet, op, atomic)
             }
-            _ => Err(nak(NakCode::InvalidRequest)),
+            _ => Err(Fault::Fatal(NakCode::InvalidRequest)),
         }
     }
 
@@ -272,7 +263,7 @@ impl Qp {
         if fits {
             Ok(())
         } else {
-            Err(nak(NakCode::InvalidRequest))
+            Err(Fault::Fatal(NakCode::InvalidRequest))
         }
     }
 
@@ -287,7 +278,7 @@ impl Qp {
         if fits {
             Ok(())
         } else {
-            Err(nak(NakCode::InvalidRequest))
+            Err(Fault::Fatal(NakCode::InvalidRequest))
         }
     }
 
@@ -296,7 +287,7 @@ impl Qp {
         if have.contains(access) {
             Ok(())
         } else {
-            Err(nak(NakCode::InvalidRequest))
+            Err(Fault::Fatal(NakCode::InvalidRequest))
         }
     }
 
@@ -330,7 +321,9 @@ impl Qp {
                 ibv_wc_status::IBV_WC_LOC_LEN_ERR => NakCode::InvalidRequest,
                 _ => NakCode::RemoteOperationalError,
             };
-            return Err(Fault::Fatal(code, Some((recv, status))));
+            self.rq.message = None;
+            self.complete_recv(shared, &recv, RecvEnd::error(status));
+            return Err(Fault::Fatal(code));
         }
         // Fits: the sum of a receive's lengths is below 2^36, and what was stored fitted in.
         let done = done.saturating_add(payload.len() as u32);
@@ -385,12 +378,12 @@ impl Qp {
                     done: 0,
                 }
             }
-            (None, None) => return Err(nak(NakCode::InvalidRequest)),
+            (None, None) => return Err(Fault::Fatal(NakCode::InvalidRequest)),
         };
         let len = payload.len() as u32;
         let left = m.total - m.done;
         if len > left || (place.ends() && len != left) {
-            return Err(nak(NakCode::InvalidRequest));
+            return Err(Fault::Fatal(NakCode::InvalidRequest));
         }
         if packet.imm.is_some() && self.rq.queue.is_empty() {
             return Err(Fault::NoReceive);
@@ -405,7 +398,7 @@ impl Qp {
                     .copy_to(0, region, offset, len as usize)
                     .map_err(Into::into)
             });
-            stored.map_err(|_| nak(NakCode::RemoteAccessError))?;
+            stored.map_err(|_| Fault::Fatal(NakCode::RemoteAccessError))?;
         }
         m.done += len;
         if packet.imm.is_some()
@@ -452,7 +445,7 @@ impl Qp {
         let access = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC;
         self.allows(access)?;
         if !atomic.va.is_multiple_of(8) {
-            return Err(nak(NakCode::InvalidRequest));
+            return Err(Fault::Fatal(NakCode::InvalidRequest));
         }
         self.check_depth()?;
         let old = shared
@@ -467,7 +460,7 @@ impl Qp {
                 };
                 result.map_err(Into::into)
             })
-            .map_err(|_| nak(NakCode::RemoteAccessError))?;
+            .map_err(|_| Fault::Fatal(NakCode::RemoteAccessError))?;
         self.rq.advance(1, true);
         if self.rq.atomics.len() >= usize::from(self.attr.max_dest_rd_atomic) {
             self.rq.atomics.pop_front();
@@ -487,7 +480,7 @@ impl Qp {
         if room {
             Ok(())
         } else {
-            Err(nak(NakCode::InvalidRequest))
+            Err(Fault::Fatal(NakCode::InvalidRequest))
         }
     }
 
@@ -499,7 +492,7 @@ impl Qp {
         if fits {
             Ok(())
         } else {
-            Err(nak(NakCode::InvalidRequest))
+            Err(Fault::Fatal(NakCode::InvalidRequest))
         }
     }
 
@@ -522,7 +515,7 @@ impl Qp {
         );
         found
             .map(|_| ())
-            .map_err(|_| nak(NakCode::RemoteAccessError))
+            .map_err(|_| Fault::Fatal(NakCode::RemoteAccessError))
     }
 
     /// The packet is done with: move on, and say so if asked.
