@@ -118,7 +118,7 @@ lacks() {
 
 check_fmt() {
     if lacks rustfmt; then skip fmt "cargo fmt is not installed (rustup component add rustfmt)"; return; fi
-    run fmt 120 cargo fmt --all -- --check
+    run fmt 120 cargo fmt --all -- --check --color never
 }
 
 check_versions() { run versions 120 python3 ci/rules.py versions; }
