@@ -284,8 +284,11 @@ impl FaultLayer {
     }
 
     /// The next frame that is to be delivered at the time `now`, if there is one.
+    ///
+    /// Frames come in the order of their times, however late this is called.
     pub fn poll(&mut self, now: Instant) -> Option<Frame> {
-        let (seq, frame) = match self.held_back.iter().position(|h| h.until <= now) {
+        let time = self.next_timeout().filter(|&time| time <= now)?;
+        let (seq, frame) = match self.held_back.iter().position(|held| held.until == time) {
             Some(at) => {
                 let held = self.held_back.remove(at);
                 if held.passed_by > 0 {
@@ -294,7 +297,6 @@ impl FaultLayer {
                 (held.seq, held.frame)
             }
             None => {
-                self.queue.front().filter(|queued| queued.due <= now)?;
                 let queued = self.queue.pop_front()?;
                 (queued.seq, queued.frame)
             }
@@ -302,7 +304,7 @@ impl FaultLayer {
         for held in self.held_back.iter_mut().filter(|held| held.seq < seq) {
             held.passed_by += 1;
             if held.passed_by == held.wanted {
-                held.until = now;
+                held.until = time;
             }
         }
         self.counters.delivered += 1;

@@ -16,3 +16,6 @@ pub use frame::{Frame, Pool};
 pub use ingress::{IngressError, IpIds, check};
 pub use pcap::{Pcap, PcapError};
 pub use udp::{LinkError, Received, Sent, UdpLink};
+
+#[cfg(test)]
+mod tests;

@@ -174,11 +174,11 @@ impl UdpLink {
 
 impl Socket {
     fn bind(address: IpAddr) -> Result<Socket, LinkError> {
+        let address = address.to_canonical();
         let broadcast = address == IpAddr::V4(Ipv4Addr::BROADCAST);
         if address.is_unspecified() || address.is_multicast() || broadcast {
             return Err(LinkError::NotUnicast { address });
         }
-        let address = address.to_canonical();
         let refused = |step| {
             move |why: Errno| {
                 let source = why.into();
@@ -218,7 +218,7 @@ impl Socket {
 }
 
 /// An address in 127.0.0.0/8 that is neither 127.0.0.1 nor looks like a network or a broadcast.
-fn random_loopback(rng: &mut Rng) -> Ipv4Addr {
+pub(super) fn random_loopback(rng: &mut Rng) -> Ipv4Addr {
     loop {
         let [_, x, y, z] = rng.next_u32().to_be_bytes();
         if z != 0 && z != 255 && (x, y, z) != (0, 0, 1) {
