@@ -96,6 +96,68 @@ proptest! {
     }
 }
 
+/// The order of the headers, for those opcodes that no captured frame has.
+#[test]
+fn headers_follow_each_other_in_the_order_of_the_wire() {
+    let bth = |opcode| Bth {
+        opcode,
+        pkey: 0xffff,
+        dest_qp: 0x0a_0b0c,
+        psn: Psn::new(0x0d_0e0f),
+        ..Bth::default()
+    };
+    let xrc = Packet {
+        xrceth: Some(0x12_3456),
+        reth: Some(Reth {
+            va: 0x0102_0304_0506_0708,
+            rkey: 0x1112_1314,
+            len: 0x2122_2324,
+        }),
+        imm: Some(0x3132_3334),
+        ..Packet::new(bth(Opcode(0xab)))
+    };
+    #[rustfmt::skip]
+    let xrc_bytes = [
+        0xab, 0, 0xff, 0xff, 0, 0x0a, 0x0b, 0x0c, 0, 0x0d, 0x0e, 0x0f, // BTH
+        0, 0x12, 0x34, 0x56, // XRCETH
+        1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x12, 0x13, 0x14, 0x21, 0x22, 0x23, 0x24, // RETH
+        0x31, 0x32, 0x33, 0x34, // ImmDt
+    ];
+    let atomic_ack = Packet {
+        aeth: Some(Aeth {
+            syndrome: Syndrome::ACK_NO_CREDITS,
+            msn: 0x44_5566,
+        }),
+        atomic_ack: Some(0x7172_7374_7576_7778),
+        ..Packet::new(bth(Opcode(0x12)))
+    };
+    #[rustfmt::skip]
+    let atomic_ack_bytes = [
+        0x12, 0, 0xff, 0xff, 0, 0x0a, 0x0b, 0x0c, 0, 0x0d, 0x0e, 0x0f, // BTH
+        0x1f, 0x44, 0x55, 0x66, // AETH
+        0x71, 0x72, 0x73, 0x74, 0x75, 0x76, 0x77, 0x78, // AtomicAckETH
+    ];
+    let invalidate = Packet {
+        xrceth: Some(7),
+        ieth: Some(0x8182_8384),
+        ..Packet::new(bth(Opcode(0xb7)))
+    };
+    #[rustfmt::skip]
+    let invalidate_bytes = [
+        0xb7, 0, 0xff, 0xff, 0, 0x0a, 0x0b, 0x0c, 0, 0x0d, 0x0e, 0x0f, // BTH
+        0, 0, 0, 7, // XRCETH
+        0x81, 0x82, 0x83, 0x84, // IETH
+    ];
+    for (packet, bytes) in [
+        (xrc, &xrc_bytes[..]),
+        (atomic_ack, &atomic_ack_bytes),
+        (invalidate, &invalidate_bytes),
+    ] {
+        assert_eq!(emit(&packet, &[]), bytes);
+        assert_eq!(Packet::parse(bytes), Ok((packet, &[][..])));
+    }
+}
+
 #[test]
 fn what_is_wrong_is_named() {
     let bth = |opcode: u8, pad: u8| {
