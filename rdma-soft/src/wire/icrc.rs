@@ -92,7 +92,7 @@ impl Icrc {
     pub fn new(flow: &Flow, transport_len: usize) -> Icrc {
         let mut crc = crc32fast::Hasher::new();
         // Lengths beyond 16 bits are no UDP datagram's: they are cut, as no field holds them.
-        let udp_len = (8 + transport_len + LEN) as u16;
+        let udp_len = (transport_len as u16).wrapping_add(8 + LEN as u16);
         let src_port = flow.src.port().to_be_bytes();
         let dst_port = flow.dst.port().to_be_bytes();
         match (flow.src.ip().to_canonical(), flow.dst.ip().to_canonical()) {
