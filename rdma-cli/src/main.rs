@@ -1,2 +1,46 @@
-//! The command `qp`.
-fn main() {}
+//! The command `qp`: devices, files moved through Queue Pairs, and the transition table.
+#![forbid(unsafe_code)]
+
+mod failure;
+mod states;
+mod term;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use failure::Failure;
+
+/// RDMA Queue Pairs from the command line.
+#[derive(Debug, Parser)]
+#[command(name = "qp", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What to do.
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Show which Queue Pair transitions exist, and which attributes each one needs
+    States(states::Args),
+}
+
+fn main() -> ExitCode {
+    let Cli { command } = Cli::parse();
+    let ended = match command {
+        Command::States(args) => states::run(&args),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if !matches!(failure, Failure::OutputClosed) {
+                let style = term::Style::of(&io::stderr());
+                // Where not even this can be written, the status still tells.
+                let _ = writeln!(io::stderr(), "{} {failure}", style.red("qp:"));
+            }
+            failure.status()
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! How the command fails: one sentence that says what to change, and an exit status.
+
+use std::io;
+use std::process::ExitCode;
+
+/// Why the command ends without having done what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// Something went wrong; the sentence says what, where, and what to change.
+    #[error("{0}")]
+    Told(String),
+    /// Options that do not go together: status 2, as for options that do not parse.
+    #[error("{0}")]
+    Usage(String),
+    /// The user interrupted it.
+    #[error("interrupted: nothing was left under the final name")]
+    Interrupted,
+    /// Whoever read the output is gone: no reason to complain.
+    #[error("nobody reads the output")]
+    OutputClosed,
+}
+
+impl Failure {
+    /// A failure with this sentence.
+    pub fn told(sentence: impl Into<String>) -> Failure {
+        Failure::Told(sentence.into())
+    }
+
+    /// The exit status: 1, 2 for wrong usage, 130 after an interruption.
+    pub fn status(&self) -> ExitCode {
+        match self {
+            Failure::Told(_) => ExitCode::FAILURE,
+            Failure::Usage(_) => ExitCode::from(2),
+            Failure::Interrupted => ExitCode::from(130),
+            Failure::OutputClosed => ExitCode::SUCCESS,
+        }
+    }
+}
+
+/// An error in writing the output.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::OutputClosed,
+            _ => Failure::Told(format!("cannot write the output: {error}")),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! `qp states` as a user runs it.
+
+use std::process::{Command, Output, Stdio};
+
+/// The kernel's own table; its header names the source.
+const KERNEL: &str = include_str!("../../rdma-core-sys/tests/fixtures/qp_state_table.tsv");
+
+fn states(options: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_qp"))
+        .arg("states")
+        .args(options)
+        .output()
+        .unwrap()
+}
+
+fn kernel_rows(transports: &[&str]) -> Vec<String> {
+    let mut lines = KERNEL.lines().filter(|line| !line.starts_with('#'));
+    let header = lines.next().unwrap().to_owned();
+    let rows = lines.filter(|line| transports.contains(&line.split('\t').next().unwrap()));
+    std::iter::once(header)
+        .chain(rows.map(str::to_owned))
+        .collect()
+}
+
+#[test]
+fn the_table_is_the_kernels_cell_by_cell() {
+    let printed = states(&["--tsv"]);
+    assert!(printed.status.success());
+    let printed = String::from_utf8(printed.stdout).unwrap();
+    let wanted = kernel_rows(&["RC", "UC", "UD", "XRC_INI", "XRC_TGT"]);
+    assert_eq!(wanted.len(), 1 + 5 * 22);
+    assert_eq!(printed.lines().collect::<Vec<_>>(), wanted);
+}
+
+#[test]
+fn the_other_transports_are_there_when_named() {
+    let printed = states(&["--tsv", "--transport", "smi", "--transport", "raw_packet"]);
+    let printed = String::from_utf8(printed.stdout).unwrap();
+    assert_eq!(
+        printed.lines().collect::<Vec<_>>(),
+        kernel_rows(&["SMI", "RAW_PACKET"])
+    );
+}
+
+#[test]
+fn json_says_the_same_as_tsv() {
+    let printed = states(&["--json"]);
+    let rows: Vec<serde_json::Value> = serde_json::from_slice(&printed.stdout).unwrap();
+    let field = |value: &serde_json::Value| match value.as_array().unwrap() {
+        names if names.is_empty() => "-".to_owned(),
+        names => names
+            .iter()
+            .map(|name| name.as_str().unwrap())
+            .collect::<Vec<_>>()
+            .join("|"),
+    };
+    let lines: Vec<String> = rows
+        .iter()
+        .map(|row| {
+            let text = |name: &str| row[name].as_str().unwrap().to_owned();
+            let (required, optional) = (field(&row["required"]), field(&row["optional"]));
+            [
+                text("transport"),
+                text("from"),
+                text("to"),
+                required,
+                optional,
+            ]
+            .join("\t")
+        })
+        .collect();
+    assert_eq!(
+        lines,
+        kernel_rows(&["RC", "UC", "UD", "XRC_INI", "XRC_TGT"])[1..]
+    );
+}
+
+#[test]
+fn an_unknown_transport_is_answered_with_the_known_ones() {
+    let refused = states(&["--transport", "tcp"]);
+    assert_eq!(refused.status.code(), Some(2));
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.contains("XRC_TGT"), "{said}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_qp"))
+        .arg("states")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let ended = child.wait_with_output().unwrap();
+    assert!(
+        ended.status.success() && ended.stderr.is_empty(),
+        "{ended:?}"
+    );
+}
