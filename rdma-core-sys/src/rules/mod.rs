@@ -29,10 +29,12 @@
 //! - A QP in SQD that still drains moves to ERR or RESET only.
 
 mod table;
+mod timers;
 mod values;
 
 use crate::types::*;
 use core::fmt;
+pub use timers::{ack_timeout, rnr_timer};
 pub use values::{Kind, Limits, Violation, check_values};
 
 /// The transport of a QP as the rules know it.

@@ -1,8 +1,7 @@
 //! The completer: what the peer's responses do to the send queue.
 
-use std::time::Duration;
-
 use rdma_core_sys::ibv_wc_status;
+use rdma_core_sys::rules::rnr_timer;
 
 use super::counters::Refused;
 use super::qp::{Qp, Shared};
@@ -90,7 +89,7 @@ impl Qp {
             }
             self.sq.rnr_retries -= 1;
         }
-        self.retry_after(now + rnr_delay(timer));
+        self.retry_after(now + rnr_timer(timer));
         Ok(())
     }
 
@@ -202,13 +201,4 @@ impl Qp {
         self.progress(now, 1);
         self.fail_if_due(shared);
     }
-}
-
-/// The time that an RNR timer code stands for (ibv_modify_qp(3), `min_rnr_timer`); code 0 is the longest.
-pub fn rnr_delay(code: u8) -> Duration {
-    const HUNDREDTHS_OF_MS: [u64; 32] = [
-        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
-        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
-    ];
-    Duration::from_micros(10 * HUNDREDTHS_OF_MS[usize::from(code & 31)])
 }

@@ -25,7 +25,6 @@ pub mod time;
 mod transmit;
 mod wqe;
 
-pub use completer::rnr_delay;
 pub use counters::{Counters, Refused};
 pub use engine::{Engine, Path};
 pub use event::{Completion, CqId, Event, PdId, Queue};

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use rdma_core_sys::rules::Transport;
+use rdma_core_sys::rules::{self, Transport};
 use rdma_core_sys::{ibv_event_type, ibv_qp_attr, ibv_qp_state, ibv_wc_opcode, ibv_wc_status};
 
 use super::config::Config;
@@ -139,7 +139,7 @@ impl Qp {
 
     /// Time without an acknowledgement after which requests are sent again; `None` is for ever.
     pub fn ack_timeout(&self) -> Option<Duration> {
-        ack_timeout(self.attr.timeout)
+        rules::ack_timeout(self.attr.timeout)
     }
 
     /// A header to the peer.
@@ -290,9 +290,4 @@ impl RecvEnd {
             solicited: false,
         }
     }
-}
-
-/// 4.096 us x 2^code; `None` for code 0, which means for ever (ibv_modify_qp(3), `timeout`).
-pub(super) fn ack_timeout(code: u8) -> Option<Duration> {
-    (code != 0).then(|| Duration::from_nanos(4096 << u32::from(code.min(31))))
 }

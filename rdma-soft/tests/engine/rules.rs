@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use rdma_core_sys::rules::rnr_timer;
 use rdma_core_sys::{
     ibv_access_flags, ibv_event_type, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state, ibv_wc_opcode,
     ibv_wc_status,
 };
-use rdma_soft::core::{Completion, Queue, Refused, Remote, SendOp, rnr_delay};
+use rdma_soft::core::{Completion, Queue, Refused, Remote, SendOp};
 use rdma_soft::wire::{Operation, Packet};
 
 use super::net::*;
@@ -123,10 +124,10 @@ fn rnr_retry_7_waits_until_a_receive_is_posted() {
 #[test]
 fn rnr_timer_code_0_is_the_longest() {
     // Values of ibv_modify_qp(3), min_rnr_timer.
-    assert_eq!(rnr_delay(0), Duration::from_micros(655_360));
-    assert_eq!(rnr_delay(1), Duration::from_micros(10));
-    assert_eq!(rnr_delay(12), Duration::from_micros(640));
-    assert_eq!(rnr_delay(31), Duration::from_micros(491_520));
+    assert_eq!(rnr_timer(0), Duration::from_micros(655_360));
+    assert_eq!(rnr_timer(1), Duration::from_micros(10));
+    assert_eq!(rnr_timer(12), Duration::from_micros(640));
+    assert_eq!(rnr_timer(31), Duration::from_micros(491_520));
     for (code, least, most) in [(12, 0, 50), (0, 655, 700)] {
         let mut p = pair(&Conn {
             min_rnr_timer: code,
