@@ -4,5 +4,11 @@
 pub mod core;
 pub mod mem;
 pub mod link;
+mod node;
 pub mod profile;
+mod verbs;
 pub mod wire;
+
+pub use node::{LinkCounters, Snapshot, StartError};
+pub use profile::{Profile, ProfileError};
+pub use verbs::{POISON, add_device, counters, partition, set_faults, verbs};

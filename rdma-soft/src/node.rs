@@ -1,0 +1,434 @@
+//! A node: the engine with its links, one lock around it, and a thread that makes progress when
+//! nobody polls.
+//!
+//! # Who drives the engine
+//!
+//! One lock guards the engine and its links ([`driver`]). A post appends to its queue under a lock
+//! of that queue alone, marks the node, and drives the engine if nobody else does; whoever does
+//! looks at the mark again after unlocking, so no request is left behind. A poll takes from
+//! its CQ's ring, and drives the engine only when the ring is empty. The [`thread`] does the rest,
+//! and keeps out of the way while somebody polls. All locks below the engine's are leaves, events
+//! are written after it is unlocked, and nobody waits for an acknowledgement while holding one.
+
+mod cq;
+mod driver;
+mod notify;
+mod qp;
+mod thread;
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rdma_core_sys::{ibv_access_flags, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state};
+use rustix::io::Errno;
+
+pub(crate) use cq::{AsyncEvent, Cq, CqEvent, Overrun, Subject};
+pub use driver::LinkCounters;
+use driver::{Budget, Driver};
+pub(crate) use notify::EventQueue;
+pub(crate) use qp::Qp;
+
+use self::cq::Notice;
+use self::thread::Sleeper;
+use crate::core::config::Config;
+use crate::core::rng::Rng;
+use crate::core::time::Instant;
+use crate::core::{Counters, ModifyError, MrKeys, PdId, QpInit};
+use crate::link::{FaultCounters, Faults, LinkError, Pcap, PcapError, UdpLink};
+use crate::mem::Region;
+use crate::profile::{Profile, ProfileError};
+
+/// Locks a mutex; what a panicking holder left behind is still used, since every step under these
+/// locks leaves a state that is as good as any.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Counters of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// What the transport did: frames, payload bytes, retransmissions, one counter per reason why
+    /// a frame was refused.
+    pub engine: Counters,
+    /// What the link did.
+    pub link: LinkCounters,
+    /// What the faults did; `None` as long as there were none.
+    pub faults: Option<FaultCounters>,
+    /// Frames that the faults hold back at the moment.
+    pub held: u64,
+}
+
+/// Why a node cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The profile is wrong.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// An address cannot be used.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The capture file cannot be made.
+    #[error(transparent)]
+    Pcap(#[from] PcapError),
+    /// The system refused a descriptor, a thread or random bytes.
+    #[error("{step}: {source}")]
+    System {
+        /// What was refused.
+        step: &'static str,
+        /// The system's error.
+        source: Errno,
+    },
+}
+
+impl StartError {
+    /// The error number that `ibv_open_device` leaves in `errno`.
+    pub fn errno(&self) -> Errno {
+        match self {
+            StartError::Profile(_) => Errno::INVAL,
+            StartError::Link(LinkError::InUse { .. } | LinkError::NoFreeLoopback { .. }) => {
+                Errno::ADDRINUSE
+            }
+            StartError::Link(LinkError::NotLocal { .. }) => Errno::ADDRNOTAVAIL,
+            StartError::Link(LinkError::NotUnicast { .. }) => Errno::INVAL,
+            StartError::Link(LinkError::System { source, .. })
+            | StartError::Pcap(PcapError { source, .. }) => {
+                Errno::from_io_error(source).unwrap_or(Errno::IO)
+            }
+            StartError::System { source, .. } => *source,
+        }
+    }
+}
+
+/// Nanoseconds of the monotonic clock since the node started.
+#[derive(Clone, Copy, Debug)]
+struct Clock(std::time::Instant);
+
+impl Clock {
+    fn now(&self) -> Instant {
+        Instant::ZERO + self.0.elapsed()
+    }
+}
+
+/// A node.
+#[derive(Debug)]
+pub(crate) struct Node {
+    clock: Clock,
+    config: Config,
+    driver: Mutex<Driver>,
+    /// Control calls that wait for the engine: whoever drives lets them pass.
+    control: AtomicU32,
+    /// Queue Pairs with new requests.
+    kicks: Mutex<Vec<Arc<Qp>>>,
+    /// `kicks` may hold something.
+    pending: AtomicBool,
+    /// When a poll last found nothing, and until when such polls count as somebody polling.
+    last_poll: AtomicU64,
+    lease: AtomicU64,
+    sleeper: Sleeper,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+/// Frames that a post handles: sends only.
+const POST: Budget = Budget { rx: 0, tx: 64 };
+/// Frames that a poll handles.
+const POLL: Budget = Budget { rx: 32, tx: 64 };
+/// How long after a poll the thread leaves the work to pollers.
+const LEASE: Duration = Duration::from_millis(1);
+/// Two polls at most this far apart are somebody polling.
+const POLLING: Duration = Duration::from_micros(100);
+
+impl Node {
+    /// Starts a node.
+    pub(crate) fn start(profile: &Profile) -> Result<Arc<Node>, StartError> {
+        profile.check()?;
+        let system = |step| move |source| StartError::System { step, source };
+        let seed = match profile.seed {
+            Some(seed) => seed,
+            None => random_seed().map_err(system("reading random bytes"))?,
+        };
+        let (link, ports) = bind(profile, seed)?;
+        let link = Arc::new(link);
+        let pcap = profile.pcap.as_deref().map(Pcap::create).transpose()?;
+        let driver = Driver::new(profile, Arc::clone(&link), &ports, pcap, seed);
+        let node = Arc::new(Node {
+            clock: Clock(std::time::Instant::now()),
+            config: driver.engine.config().clone(),
+            driver: Mutex::new(driver),
+            control: AtomicU32::new(0),
+            kicks: Mutex::new(Vec::new()),
+            pending: AtomicBool::new(false),
+            last_poll: AtomicU64::new(0),
+            lease: AtomicU64::new(0),
+            sleeper: Sleeper::new().map_err(system("making the thread's wake-up descriptor"))?,
+            thread: Mutex::new(None),
+        });
+        let handle = thread::spawn(Arc::clone(&node), link).map_err(system("starting a thread"))?;
+        *lock(&node.thread) = Some(handle);
+        Ok(node)
+    }
+
+    /// Stops the node; gives its last counters.
+    pub(crate) fn stop(&self) -> Snapshot {
+        self.sleeper.stop();
+        if let Some(thread) = lock(&self.thread).take() {
+            // It ends by itself, and a panic of its own changes nothing here.
+            let _ = thread.join();
+        }
+        self.counters()
+    }
+
+    /// Ports, GIDs and limits.
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// All counters.
+    pub(crate) fn counters(&self) -> Snapshot {
+        self.control(|driver, _, _| driver.snapshot())
+    }
+
+    /// Changes the faults of the link.
+    pub(crate) fn set_faults(&self, faults: Faults) {
+        self.control(|driver, _, _| driver.set_faults(faults));
+    }
+
+    /// Cuts off the node from `addr`, or connects it again.
+    pub(crate) fn partition(&self, addr: IpAddr, cut_off: bool) {
+        self.control(|driver, _, _| driver.partition(addr, cut_off));
+    }
+
+    /// Runs a control call with the engine locked, sends what it caused, then delivers its events.
+    fn control<R>(&self, call: impl FnOnce(&mut Driver, Instant, &mut Vec<Notice>) -> R) -> R {
+        self.control.fetch_add(1, Ordering::Relaxed);
+        let mut driver = lock(&self.driver);
+        self.control.fetch_sub(1, Ordering::Relaxed);
+        let mut notices = Vec::new();
+        let now = self.clock.now();
+        let result = call(&mut driver, now, &mut notices);
+        let more = driver.step(now, POST, &mut notices);
+        self.unlock(driver, now, more, notices);
+        if self.pending.load(Ordering::SeqCst) {
+            self.drive(POST, false);
+        }
+        result
+    }
+
+    /// Ends a turn of driving: sees to it that somebody goes on in time, and delivers events.
+    fn unlock(
+        &self,
+        driver: MutexGuard<'_, Driver>,
+        now: Instant,
+        more: bool,
+        notices: Vec<Notice>,
+    ) {
+        let next = if more {
+            Some(now)
+        } else {
+            driver.next_timeout(now)
+        };
+        drop(driver);
+        if let Some(next) = next {
+            self.sleeper.wake_before(next);
+        }
+        for notice in notices {
+            notice.deliver();
+        }
+    }
+
+    /// Drives the engine unless somebody else does. `polling`: the caller comes back at once, so
+    /// the thread need not be woken for what is left.
+    fn drive(&self, budget: Budget, polling: bool) {
+        // Others may go on marking the node; after some turns the thread takes over.
+        const TURNS: u32 = 8;
+        for turn in 1.. {
+            let Ok(mut driver) = self.driver.try_lock() else {
+                return;
+            };
+            let mut notices = Vec::new();
+            let now = self.clock.now();
+            self.take_posts(&mut driver, now);
+            let more = driver.step(now, budget, &mut notices);
+            self.unlock(driver, now, more && !polling, notices);
+            if !self.pending.load(Ordering::SeqCst) {
+                return;
+            }
+            if turn == TURNS {
+                self.sleeper.wake();
+                return;
+            }
+        }
+    }
+
+    /// Gives all new requests to the engine.
+    fn take_posts(&self, driver: &mut Driver, now: Instant) {
+        if !self.pending.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        let mut kicks = lock(&self.kicks);
+        for qp in kicks.drain(..) {
+            qp.kicked.store(false, Ordering::SeqCst);
+            if !qp.is_dead() {
+                driver.take_posts(now, &qp);
+            }
+        }
+    }
+
+    /// Requests were appended to a queue of `qp`: gets them going.
+    pub(crate) fn kick(&self, qp: &Arc<Qp>) {
+        if !qp.kicked.swap(true, Ordering::SeqCst) {
+            lock(&self.kicks).push(Arc::clone(qp));
+        }
+        self.pending.store(true, Ordering::SeqCst);
+        self.drive(POST, false);
+    }
+
+    /// A poll of `cq` found nothing: makes progress.
+    pub(crate) fn progress(&self, cq: &Cq) {
+        let now = self.clock.now();
+        let last = Instant::from_nanos(self.last_poll.swap(now.as_nanos(), Ordering::Relaxed));
+        // Whoever armed the CQ polls once more before sleeping: that is no polling loop.
+        let polling = now.since(last) <= POLLING && !cq.is_armed();
+        if polling {
+            let until = (now + LEASE).as_nanos();
+            self.lease.store(until, Ordering::SeqCst);
+        }
+        self.drive(POLL, polling);
+    }
+
+    /// Arms `cq`. Whoever does that is about to sleep, so the thread is to be awake.
+    pub(crate) fn arm(&self, cq: &Cq, solicited_only: bool) {
+        cq.arm(solicited_only);
+        self.lease.store(0, Ordering::SeqCst);
+        self.sleeper.end_nap();
+    }
+
+    /// Allocates a protection domain.
+    pub(crate) fn alloc_pd(&self) -> Result<PdId, Errno> {
+        self.control(|driver, _, _| driver.engine.alloc_pd())
+    }
+
+    /// Frees a protection domain.
+    pub(crate) fn dealloc_pd(&self, pd: PdId) -> Result<(), Errno> {
+        self.control(|driver, _, _| driver.engine.dealloc_pd(pd))
+    }
+
+    /// Registers memory.
+    pub(crate) fn reg_mr(
+        &self,
+        pd: PdId,
+        region: Region,
+        iova: u64,
+        access: ibv_access_flags,
+    ) -> Result<MrKeys, Errno> {
+        self.control(|driver, _, _| driver.engine.reg_mr(pd, region, iova, access))
+    }
+
+    /// Deregisters memory: nothing touches it afterwards.
+    pub(crate) fn dereg_mr(&self, lkey: u32) -> Result<(), Errno> {
+        self.control(|driver, _, _| driver.engine.dereg_mr(lkey))
+    }
+
+    /// Creates a completion queue with room for `depth` completions.
+    pub(crate) fn create_cq(
+        &self,
+        depth: u32,
+        channel: Option<Arc<EventQueue<CqEvent>>>,
+        events: Arc<EventQueue<AsyncEvent>>,
+    ) -> Result<Arc<Cq>, Errno> {
+        self.control(|driver, _, _| {
+            let id = driver.engine.create_cq()?;
+            let cq = Arc::new(Cq::new(id, depth, channel, events));
+            driver.add_cq(Arc::clone(&cq));
+            Ok(cq)
+        })
+    }
+
+    /// Destroys a completion queue; its events must be retired afterwards.
+    pub(crate) fn destroy_cq(&self, cq: &Cq) -> Result<(), Errno> {
+        self.control(|driver, _, _| {
+            driver.engine.destroy_cq(cq.id)?;
+            driver.remove_cq(cq.id);
+            Ok(())
+        })
+    }
+
+    /// Creates a Queue Pair.
+    pub(crate) fn create_qp(
+        &self,
+        init: QpInit,
+        send_cq: Arc<Cq>,
+        recv_cq: Arc<Cq>,
+        events: Arc<EventQueue<AsyncEvent>>,
+    ) -> Result<Arc<Qp>, Errno> {
+        self.control(|driver, _, _| {
+            let num = driver.engine.create_qp(init)?;
+            let (sends, recvs) = (init.max_send_wr, init.max_recv_wr);
+            let qp = Arc::new(Qp::new(num, sends, recvs, send_cq, recv_cq, events));
+            driver.add_qp(Arc::clone(&qp));
+            Ok(qp)
+        })
+    }
+
+    /// Changes attributes of a Queue Pair; gives its new state.
+    pub(crate) fn modify_qp(
+        &self,
+        qp: &Qp,
+        attr: &ibv_qp_attr,
+        mask: ibv_qp_attr_mask,
+    ) -> Result<ibv_qp_state, ModifyError> {
+        self.control(|driver, now, notices| {
+            // What was posted before belongs to the state before.
+            driver.take_posts(now, qp);
+            let state = driver.engine.modify_qp(now, qp.num, attr, mask)?;
+            driver.report(notices);
+            if state == ibv_qp_state::IBV_QPS_RESET {
+                qp.purge();
+            }
+            qp.set_state(state);
+            Ok(state)
+        })
+    }
+
+    /// Attributes of a Queue Pair, and what it was created with.
+    pub(crate) fn query_qp(&self, qp: &Qp) -> Option<(ibv_qp_attr, QpInit)> {
+        self.control(|driver, _, _| driver.engine.query_qp(qp.num))
+    }
+
+    /// Destroys a Queue Pair; its events must be retired afterwards.
+    pub(crate) fn destroy_qp(&self, qp: &Qp) -> Result<(), Errno> {
+        self.control(|driver, _, notices| {
+            driver.engine.destroy_qp(qp.num)?;
+            driver.report(notices);
+            qp.bury();
+            driver.remove_qp(qp);
+            Ok(())
+        })
+    }
+}
+
+/// Binds the sockets of `profile`: the link, and which port (from 0) each socket belongs to.
+fn bind(profile: &Profile, seed: u64) -> Result<(UdpLink, Vec<usize>), StartError> {
+    // Not the engine's own sequence: addresses are public.
+    let mut rng = Rng::new(seed ^ 0x6164_6472);
+    let mut link = UdpLink::bind(&[])?;
+    let mut ports = Vec::new();
+    for (at, port) in profile.ports.iter().enumerate() {
+        let bound = if port.addresses.is_empty() {
+            UdpLink::bind_loopback(&mut rng)?
+        } else {
+            UdpLink::bind(&port.addresses)?
+        };
+        ports.extend(bound.locals().map(|_| at));
+        link.join(bound);
+    }
+    Ok((link, ports))
+}
+
+/// A seed that nobody can guess.
+pub(crate) fn random_seed() -> Result<u64, Errno> {
+    let mut seed = [0; 8];
+    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(seed))
+}

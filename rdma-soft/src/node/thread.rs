@@ -1,0 +1,139 @@
+//! The thread that makes progress when nobody polls.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+
+use super::{Budget, LEASE, Node, lock};
+use crate::core::time::Instant;
+use crate::link::UdpLink;
+use crate::verbs::sys::with_signals_blocked;
+
+/// How the thread sleeps, and how others wake it.
+#[derive(Debug)]
+pub(super) struct Sleeper {
+    wake: OwnedFd,
+    /// The thread sleeps until this time at most, or until a packet arrives; 0 if it does not.
+    until: AtomicU64,
+    /// The thread leaves the work to pollers for the moment.
+    napping: AtomicBool,
+    stop: AtomicBool,
+}
+
+impl Sleeper {
+    pub(super) fn new() -> Result<Sleeper, Errno> {
+        Ok(Sleeper {
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            until: AtomicU64::new(0),
+            napping: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+        })
+    }
+
+    /// Wakes the thread.
+    pub(super) fn wake(&self) {
+        // Fails only if the counter is full: then the thread is woken anyway.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Wakes the thread if it means to sleep beyond `next`.
+    pub(super) fn wake_before(&self, next: Instant) {
+        if next.as_nanos() < self.until.load(Ordering::SeqCst) {
+            self.until.store(0, Ordering::SeqCst);
+            self.wake();
+        }
+    }
+
+    /// Wakes the thread if it leaves the work to pollers.
+    pub(super) fn end_nap(&self) {
+        if self.napping.swap(false, Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
+    /// Asks the thread to end.
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Sleeps until woken, until one of `fds` (the first is `wake`) is readable, or for `timeout`.
+    fn sleep(&self, fds: &mut [PollFd<'_>], timeout: Option<Duration>) {
+        let timeout = timeout.map(|t| Timespec {
+            tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(t.subsec_nanos()),
+        });
+        // A failure is an interruption: the loop looks at everything again.
+        let _ = poll(fds, timeout.as_ref());
+        if fds.first().is_some_and(|wake| !wake.revents().is_empty()) {
+            let mut count = [0; 8];
+            let _ = rustix::io::read(&self.wake, &mut count);
+        }
+    }
+}
+
+/// Frames that the thread handles before it lets others at the engine.
+const TURN: Budget = Budget { rx: 64, tx: 64 };
+
+/// Starts the thread, with all signals blocked: they are for the application's threads.
+pub(super) fn spawn(node: Arc<Node>, link: Arc<UdpLink>) -> Result<JoinHandle<()>, Errno> {
+    let thread = std::thread::Builder::new().name("rdma-soft".to_owned());
+    with_signals_blocked(|| thread.spawn(move || run(&node, &link)))
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))
+}
+
+fn run(node: &Node, link: &UdpLink) {
+    let sleeper = &node.sleeper;
+    let mut fds = vec![PollFd::new(&sleeper.wake, PollFlags::IN)];
+    fds.extend((link.fds()).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+    while !sleeper.stop.load(Ordering::SeqCst) {
+        if polled(node) {
+            sleeper.napping.store(true, Ordering::SeqCst);
+            // Who ends the polling clears the lease first and then looks whether this naps.
+            if polled(node) {
+                sleeper.sleep(&mut fds[..1], Some(LEASE));
+            }
+            sleeper.napping.store(false, Ordering::SeqCst);
+            continue;
+        }
+        let mut driver = lock(&node.driver);
+        let now = node.clock.now();
+        let mut notices = Vec::new();
+        node.take_posts(&mut driver, now);
+        let more = driver.step(now, TURN, &mut notices);
+        let next = driver.next_timeout(now);
+        if !more {
+            driver.flush_capture();
+            // Set under the lock, so that whoever drives next sees it.
+            let until = next.map_or(u64::MAX, Instant::as_nanos);
+            sleeper.until.store(until, Ordering::SeqCst);
+        }
+        drop(driver);
+        for notice in notices {
+            notice.deliver();
+        }
+        if more {
+            if node.control.load(Ordering::Relaxed) > 0 {
+                // A control call waits for the engine; the lock alone would not let it in.
+                std::thread::yield_now();
+            }
+            continue;
+        }
+        if !node.pending.load(Ordering::SeqCst) {
+            let timeout = next.map(|at| at.since(node.clock.now()));
+            sleeper.sleep(&mut fds, timeout);
+        }
+        sleeper.until.store(0, Ordering::SeqCst);
+    }
+    lock(&node.driver).flush_capture();
+}
+
+/// Somebody polls in a loop.
+fn polled(node: &Node) -> bool {
+    node.clock.now().as_nanos() < node.lease.load(Ordering::SeqCst)
+}

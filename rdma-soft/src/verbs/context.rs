@@ -1,0 +1,175 @@
+//! Open devices.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::c_int;
+use std::mem::offset_of;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rdma_core_sys::*;
+use rustix::io::Errno;
+
+use super::device::{self, Device, minus_one, name_of};
+use super::{cq, mw, port, post, qp};
+use crate::core::PdId;
+use crate::node::{AsyncEvent, Cq, EventQueue, Node, Qp, lock};
+
+/// What lies behind `verbs_context::priv` of a software device: the mark by which any copy of this
+/// library in the process knows one, and the table that serves its objects.
+#[repr(C)]
+struct Private {
+    mark: [u8; 16],
+    verbs: &'static Verbs,
+}
+
+static PRIVATE: Private = Private {
+    mark: *b"rdma-soft device",
+    verbs: super::verbs_table(),
+};
+
+/// Our part of an open device.
+pub(super) struct Context {
+    pub(super) device: &'static Device,
+    pub(super) node: Arc<Node>,
+    /// The context's asynchronous events.
+    pub(super) events: Arc<EventQueue<AsyncEvent>>,
+    objects: Mutex<Objects>,
+}
+
+/// What was made in a context and not destroyed yet: closing the device ends it.
+#[derive(Default)]
+pub(super) struct Objects {
+    pub(super) pds: BTreeSet<PdId>,
+    /// By local key.
+    pub(super) mrs: BTreeSet<u32>,
+    pub(super) cqs: BTreeMap<u32, Arc<Cq>>,
+    pub(super) qps: BTreeMap<u32, Arc<Qp>>,
+}
+
+impl Context {
+    /// The objects that were made in this context.
+    pub(super) fn objects(&self) -> MutexGuard<'_, Objects> {
+        lock(&self.objects)
+    }
+}
+
+/// One allocation: the extended context in front, our part behind.
+#[repr(C)]
+struct Object {
+    abi: verbs_context,
+    soft: Context,
+}
+
+/// Where the context that applications see lies in an [`Object`].
+const SEEN: usize = offset_of!(verbs_context, context);
+
+/// The operations that the header calls through a context. Those that are missing here the header
+/// looks for first, or no binary calls them.
+fn operations() -> ibv_context_ops {
+    let mut ops = ibv_context_ops::zeroed();
+    ops._compat_query_device = Some(device::query_device);
+    ops._compat_query_port = Some(port::query_port);
+    ops.alloc_mw = Some(mw::alloc_mw);
+    ops.bind_mw = Some(mw::bind_mw);
+    ops.dealloc_mw = Some(mw::dealloc_mw);
+    ops.poll_cq = Some(cq::poll_cq);
+    ops.req_notify_cq = Some(cq::req_notify_cq);
+    ops.post_srq_recv = Some(post::post_srq_recv);
+    ops.post_send = Some(post::post_send);
+    ops.post_recv = Some(post::post_recv);
+    ops
+}
+
+/// Makes the context of a device that was just opened.
+pub(super) fn create(device: &'static Device, node: Arc<Node>) -> Result<*mut ibv_context, Errno> {
+    let events = Arc::new(EventQueue::new()?);
+    let mut abi = verbs_context::zeroed();
+    abi.sz = size_of::<verbs_context>();
+    abi.priv_ = (&raw const PRIVATE).cast_mut().cast();
+    abi.query_port = Some(port::query_port_ex);
+    abi.query_device_ex = Some(device::query_device_ex);
+    abi.create_qp_ex = Some(qp::create_qp_ex);
+    abi.context.device = device.as_abi();
+    abi.context.ops = operations();
+    abi.context.cmd_fd = -1;
+    abi.context.async_fd = events.raw_fd();
+    abi.context.num_comp_vectors = 1;
+    abi.context.abi_compat = VERBS_ABI_IS_EXTENDED as *mut _;
+    let objects = Mutex::default();
+    let soft = Context {
+        device,
+        node,
+        events,
+        objects,
+    };
+    let object = Box::into_raw(Box::new(Object { abi, soft }));
+    Ok(object.cast::<ibv_context>().wrapping_byte_add(SEEN))
+}
+
+/// True for a context of this library.
+///
+/// # Safety
+/// `context` is null or points to a live context of some verbs provider.
+pub(super) unsafe fn is_ours(context: *mut ibv_context) -> bool {
+    if context.is_null() || !context.is_aligned() {
+        return false;
+    }
+    // SAFETY: a live context by the caller's promise; `abi_compat` says whether an extended one lies
+    // in front of it (verbs.h: verbs_get_ctx), and only then is `priv` read there.
+    unsafe {
+        (*context).abi_compat as usize == VERBS_ABI_IS_EXTENDED
+            && std::ptr::eq(
+                (*context.byte_sub(SEEN).cast::<verbs_context>())
+                    .priv_
+                    .cast::<Private>(),
+                &PRIVATE,
+            )
+    }
+}
+
+/// Our part of a context.
+///
+/// # Errors
+/// `EINVAL` for a null pointer and for a context of another provider.
+///
+/// # Safety
+/// `context` is null or points to a live context of some verbs provider, and stays alive while the
+/// result is used.
+pub(super) unsafe fn soft<'a>(context: *mut ibv_context) -> Result<&'a Context, Errno> {
+    // SAFETY: the caller's promise is that of `is_ours`.
+    if !unsafe { is_ours(context) } {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: one of ours, so `create` made it inside an `Object`, at `SEEN`. No reference is made
+    // to the ABI's part.
+    Ok(unsafe { &(*context.byte_sub(SEEN).cast::<Object>()).soft })
+}
+
+pub(super) unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
+    // SAFETY: a context that the application got from a verbs provider and has not closed.
+    let closing = match unsafe { soft(context) } {
+        Ok(closing) => closing,
+        Err(errno) => return minus_one(errno),
+    };
+    let left = std::mem::take(&mut *closing.objects());
+    let node = &closing.node;
+    // Objects that the application left behind end here, as they do in the kernel: nothing may touch
+    // its memory afterwards. Users go before what they use, so no call is refused.
+    for qp in left.qps.values() {
+        let _ = node.destroy_qp(qp);
+    }
+    for lkey in left.mrs {
+        let _ = node.dereg_mr(lkey);
+    }
+    for cq in left.cqs.values() {
+        let _ = node.destroy_cq(cq);
+    }
+    for pd in left.pds {
+        let _ = node.dealloc_pd(pd);
+    }
+    let device = closing.device;
+    tracing::debug!(device = name_of(device), "closed");
+    // SAFETY: one of ours, made by `Box::into_raw` in `create`; the application is done with it.
+    drop(unsafe { Box::from_raw(context.byte_sub(SEEN).cast::<Object>()) });
+    device.release();
+    0
+}

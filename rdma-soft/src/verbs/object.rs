@@ -1,0 +1,108 @@
+//! C objects of this device: the ABI's struct first, our part behind it.
+
+use rdma_core_sys::{
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_mr, ibv_pd, ibv_qp, ibv_qp_ex,
+};
+use rustix::io::Errno;
+
+use super::channel::Channel;
+use super::context::{Context, is_ours};
+use super::cq::CqObject;
+use super::mr::MrObject;
+use super::pd::PdObject;
+use super::qp::QpObject;
+
+/// A C struct that a verbs call hands out a pointer to.
+pub(super) trait Abi: Sized {
+    /// What is allocated for it: the newest struct that starts with it.
+    type Block;
+    /// Our part.
+    type Soft;
+    /// Its `context` field.
+    ///
+    /// # Safety
+    /// `this` points to a live object.
+    unsafe fn context(this: *mut Self) -> *mut ibv_context;
+}
+
+macro_rules! abi {
+    ($($abi:ty: $block:ty, $soft:ty;)*) => { $(
+        impl Abi for $abi {
+            type Block = $block;
+            type Soft = $soft;
+
+            unsafe fn context(this: *mut Self) -> *mut ibv_context {
+                // SAFETY: the caller vouches that `this` points to a live object, whose first field
+                // was set when it was created.
+                unsafe { (*this).context }
+            }
+        }
+    )* };
+}
+
+abi! {
+    ibv_pd: ibv_pd, PdObject;
+    ibv_mr: ibv_mr, MrObject;
+    ibv_comp_channel: ibv_comp_channel, Channel;
+    ibv_cq: ibv_cq_ex, CqObject;
+    ibv_qp: ibv_qp_ex, QpObject;
+}
+
+/// One allocation: the ABI's struct, which C reads and writes, then our part.
+#[repr(C)]
+struct Object<A: Abi> {
+    block: A::Block,
+    soft: A::Soft,
+}
+
+/// Allocates an object.
+pub(super) fn create<A: Abi>(block: A::Block, soft: A::Soft) -> *mut A {
+    Box::into_raw(Box::new(Object::<A> { block, soft })).cast()
+}
+
+/// Our part of an object.
+///
+/// # Errors
+/// `EINVAL` for a null or misaligned pointer, and for an object of another device library.
+///
+/// # Safety
+/// `this` is null or points to a live object of its kind, of this or another verbs provider; it
+/// stays alive while the result is used (who destroys an object while using it breaks verbs).
+pub(super) unsafe fn soft<'a, A: Abi>(this: *mut A) -> Result<&'a A::Soft, Errno> {
+    if this.is_null() || !this.is_aligned() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: a live object by the caller's promise; `is_ours` may be asked about the context of
+    // any provider.
+    if !unsafe { is_ours(A::context(this)) } {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: the object's context is one of ours, so the object was made by `create`, and our part
+    // lies behind the block. No reference to the block is made, which C may write.
+    Ok(unsafe { &(*this.cast::<Object<A>>()).soft })
+}
+
+/// Our part of the context that an object belongs to.
+///
+/// # Errors
+/// As [`soft`].
+///
+/// # Safety
+/// As [`soft`].
+pub(super) unsafe fn context<'a, A: Abi>(this: *mut A) -> Result<&'a Context, Errno> {
+    if this.is_null() || !this.is_aligned() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: a live object by the caller's promise, so its context is live too.
+    unsafe { super::context::soft(A::context(this)) }
+}
+
+/// Frees an object.
+///
+/// # Safety
+/// `this` came from [`create`], and nobody uses it any more.
+pub(super) unsafe fn free<A: Abi>(this: *mut A) {
+    // SAFETY: made by `Box::into_raw` in `create` with this very type, and not used any more, by
+    // the caller's promise.
+    drop(unsafe { Box::from_raw(this.cast::<Object<A>>()) });
+}

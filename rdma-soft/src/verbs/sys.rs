@@ -1,0 +1,89 @@
+//! The few calls of the C library that have no safe wrapper elsewhere.
+
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::io::Errno;
+
+/// Runs `call` with all signals blocked in this thread. A thread that `call` starts inherits that,
+/// so it never takes a signal from the application's threads.
+pub(crate) fn with_signals_blocked<R>(call: impl FnOnce() -> R) -> R {
+    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `all` is writable, and `sigfillset` initialises it before `pthread_sigmask` reads it;
+    // `before` is written by the latter.
+    let blocked = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) == 0
+    };
+    let result = call();
+    if blocked {
+        // SAFETY: the call above succeeded, so `before` holds this thread's former mask.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+        }
+    }
+    result
+}
+
+/// Sets the calling thread's `errno`.
+pub(super) fn set_errno(errno: Errno) {
+    // SAFETY: the C library gives the address of this thread's errno, which is always valid.
+    unsafe { *libc::__errno_location() = errno.raw_os_error() };
+}
+
+/// Checks that every page of `addr..addr + len` is mapped, without touching any.
+///
+/// # Errors
+/// `EFAULT` if one is not.
+pub(super) fn check_mapped(addr: usize, len: usize) -> Result<(), Errno> {
+    let page = rustix::param::page_size();
+    let start = addr - addr % page;
+    let len = len + addr % page;
+    // SAFETY: MS_ASYNC alone starts no write and changes no memory (msync(2), NOTES); the kernel
+    // only looks at which ranges are mapped, and answers ENOMEM for a hole whatever `start` is.
+    let result: c_int = unsafe { libc::msync(start as *mut libc::c_void, len, libc::MS_ASYNC) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(Errno::FAULT)
+    }
+}
+
+/// `UDP_NO_CHECK6_RX` of `linux/udp.h`: receive UDP over IPv6 without a checksum.
+pub(crate) const UDP_NO_CHECK6_RX: c_int = 102;
+
+/// Turns on a flag of a UDP socket.
+///
+/// # Errors
+/// That of `setsockopt(2)`.
+pub(crate) fn set_udp_flag(socket: BorrowedFd<'_>, flag: c_int) -> Result<(), Errno> {
+    let on: c_int = 1;
+    // SAFETY: the value is a live `c_int`, of which the kernel reads the size that is passed.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_UDP,
+            flag,
+            (&raw const on).cast(),
+            size_of::<c_int>() as libc::socklen_t,
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hole_in_the_address_space_is_seen() {
+        let memory = vec![0u8; 3 * 4096];
+        let addr = memory.as_ptr() as usize;
+        assert_eq!(check_mapped(addr + 1, 2 * 4096), Ok(()));
+        assert_eq!(check_mapped(8, 16), Err(Errno::FAULT), "the null page");
+    }
+}
