@@ -9,6 +9,7 @@ use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use crate::core::rng::Rng;
+use crate::verbs::sys;
 use crate::wire::ROCE_PORT;
 
 /// Sockets of one node: one per address, all on UDP port 4791.
@@ -206,6 +207,11 @@ impl Socket {
                 .and_then(|()| sockopt::set_ipv6_mtu_discover(&fd, Ipv6PathMtuDiscovery::DO)),
         }
         .map_err(refused("forbidding fragments"))?;
+        if address.is_ipv6() {
+            // rxe sends no UDP checksums. Where the system does not know the flag, only such
+            // peers go unheard.
+            let _ = sys::set_udp_flag(fd.as_fd(), sys::UDP_NO_CHECK6_RX);
+        }
         // A big buffer is a favour: what the system allows must do.
         let _ = sockopt::set_socket_recv_buffer_size_force(&fd, UdpLink::BUFFER)
             .or_else(|_| sockopt::set_socket_recv_buffer_size(&fd, UdpLink::BUFFER));

@@ -8,6 +8,7 @@ use rustix::net::sockopt;
 use crate::core::rng::Rng;
 use crate::link::udp::random_loopback;
 use crate::link::{LinkError, Received, Sent, UdpLink};
+use crate::verbs::sys;
 
 /// A generator that no other process shares.
 fn rng() -> Rng {
@@ -85,6 +86,13 @@ fn datagrams_travel_over_ipv6() {
         }
     };
     exchange(&link, &link);
+
+    // rxe sends its frames without a UDP checksum, as this socket does.
+    const UDP_NO_CHECK6_TX: i32 = 101;
+    let sender = std::net::UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).unwrap();
+    sys::set_udp_flag(sender.as_fd(), UDP_NO_CHECK6_TX).unwrap();
+    sender.send_to(b"no checksum", local(&link)).unwrap();
+    assert_eq!(receive(&link, &mut [0; 64]).src, sender.local_addr().unwrap());
 }
 
 #[test]
