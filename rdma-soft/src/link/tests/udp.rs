@@ -92,7 +92,10 @@ fn datagrams_travel_over_ipv6() {
     let sender = std::net::UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).unwrap();
     sys::set_udp_flag(sender.as_fd(), UDP_NO_CHECK6_TX).unwrap();
     sender.send_to(b"no checksum", local(&link)).unwrap();
-    assert_eq!(receive(&link, &mut [0; 64]).src, sender.local_addr().unwrap());
+    assert_eq!(
+        receive(&link, &mut [0; 64]).src,
+        sender.local_addr().unwrap()
+    );
 }
 
 #[test]
