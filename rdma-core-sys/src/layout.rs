@@ -1,4 +1,6 @@
-//! What the declarations of this crate claim about C, as data: for the test that asks a C compiler the same questions.
+//! What the declarations of this crate claim about C, as data: for the tests that ask a C compiler the same questions.
+
+use crate::types::{ALL_LAYOUTS, ALL_VALUES};
 
 /// Size, alignment and field offsets of one type of `infiniband/verbs.h`.
 #[derive(Clone, Copy, Debug)]
@@ -7,7 +9,7 @@ pub struct Layout {
     pub name: &'static str,
     /// `struct` or `union`.
     pub kind: &'static str,
-    /// For a type without a tag in C: the C type that holds it and the member path to it.
+    /// For a type without a tag in C: the C type that holds it and the member path to it, empty for an anonymous member.
     pub within: Option<(&'static str, &'static str)>,
     /// `sizeof`.
     pub size: usize,
@@ -17,17 +19,15 @@ pub struct Layout {
     pub fields: &'static [(&'static str, usize)],
 }
 
-/// C names of constants and their values.
-pub type Values = &'static [(&'static str, i64)];
+/// The C name of a constant and its value.
+pub type Value = (&'static str, i64);
 
-/// Implemented by every struct and union that this crate declares.
-pub trait HasLayout {
-    /// What this crate takes the C layout to be.
-    const LAYOUT: Layout;
+/// The layout of every type that this crate declares.
+pub fn layouts() -> impl Iterator<Item = &'static Layout> {
+    ALL_LAYOUTS.iter().copied().flatten()
 }
 
-/// Implemented by every enum and bit mask that this crate declares.
-pub trait HasValues {
-    /// The named constants and what this crate takes their values to be.
-    const VALUES: Values;
+/// The value of every constant of an enum or a mask that this crate declares.
+pub fn values() -> impl Iterator<Item = &'static Value> {
+    ALL_VALUES.iter().copied().flatten()
 }

@@ -55,21 +55,18 @@ zeroable_fn!(A B C D E F);
 /// Declares C structs (or unions) with the layout that x86-64 C gives them.
 ///
 /// `pub struct name [size, align]`, each field `name: type = offset`. `(c "base" "path.")` names a type that is
-/// anonymous in C: the struct that holds it and the member path to it. A field may say `as c_name` where C spells it
+/// anonymous in C: the struct that holds it and the member path to it (empty for an anonymous member). A field may say `as c_name` where C spells it
 /// differently (anonymous unions).
 macro_rules! c_struct {
-    () => {};
-    (
+    ($(
         $(#[$meta:meta])*
         pub $kind:ident $name:ident $(($c:ident $base:literal $path:literal))? [$size:literal, $align:literal] {
             $( $(#[$fmeta:meta])* pub $field:ident : $ty:ty = $off:literal $(as $cname:literal)? ),* $(,)?
         }
-        $($rest:tt)*
-    ) => {
+    )*) => { $(
         $(#[$meta])*
         #[repr(C)]
         #[derive(Clone, Copy)]
-        #[allow(non_camel_case_types)]
         pub $kind $name { $( $(#[$fmeta])* pub $field: $ty, )* }
 
         impl $name {
@@ -101,19 +98,18 @@ macro_rules! c_struct {
         };
 
         c_struct!(@debug $kind $name { $($field)* });
-
-        impl $crate::layout::HasLayout for $name {
-            const LAYOUT: $crate::layout::Layout = $crate::layout::Layout {
+    )*
+        /// The layouts of this file's types.
+        pub(super) const LAYOUTS: &[$crate::layout::Layout] = &[$(
+            $crate::layout::Layout {
                 name: stringify!($name),
                 kind: stringify!($kind),
                 within: c_struct!(@within $($base, $path)?),
                 size: core::mem::size_of::<$name>(),
                 align: core::mem::align_of::<$name>(),
                 fields: &[ $( (c_struct!(@cname $field $($cname)?), core::mem::offset_of!($name, $field)) ),* ],
-            };
-        }
-
-        c_struct!($($rest)*);
+            }
+        ),*];
     };
     (@within) => { None };
     (@within $base:literal, $path:literal) => { Some(($base, $path)) };
@@ -138,18 +134,15 @@ macro_rules! c_struct {
 
 /// Declares a C enum as a transparent integer with named constants; an unknown value is data, never undefined behaviour.
 macro_rules! c_enum {
-    () => {};
-    (
+    ($(
         $(#[$meta:meta])*
         pub enum $name:ident : $repr:ty {
             $( $(#[$vmeta:meta])* $v:ident = $val:expr ),* $(,)?
         }
-        $($rest:tt)*
-    ) => {
+    )*) => { $(
         $(#[$meta])*
         #[repr(transparent)]
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-        #[allow(non_camel_case_types)]
         pub struct $name(pub $repr);
 
         impl $name {
@@ -183,29 +176,24 @@ macro_rules! c_enum {
 
         $( $(#[$vmeta])* pub const $v: $name = $name::$v; )*
 
-        impl $crate::layout::HasValues for $name {
-            const VALUES: $crate::layout::Values = &[ $( (stringify!($v), $name::$v.0 as i64) ),* ];
-        }
-
-        c_enum!($($rest)*);
+    )*
+        /// The values of this file's enums.
+        pub(super) const ENUM_VALUES: &[$crate::layout::Value] = &[$( $( (stringify!($v), $name::$v.0 as i64) ),* ),*];
     };
 }
 
 /// Declares a C bit mask as a `bitflags` type (bits this crate does not name are kept by `from_bits_retain`).
 macro_rules! c_flags {
-    () => {};
-    (
+    ($(
         $(#[$meta:meta])*
         pub flags $name:ident : $repr:ty {
             $( $(#[$($vmeta:tt)*])* $v:ident = $val:expr ),* $(,)?
         }
-        $($rest:tt)*
-    ) => {
+    )*) => { $(
         bitflags::bitflags! {
             $(#[$meta])*
             #[repr(transparent)]
             #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
-            #[allow(non_camel_case_types)]
             pub struct $name: $repr {
                 $( $(#[$($vmeta)*])* const $v = $val; )*
             }
@@ -216,10 +204,8 @@ macro_rules! c_flags {
 
         $( $(#[$($vmeta)*])* pub const $v: $name = $name::$v; )*
 
-        impl $crate::layout::HasValues for $name {
-            const VALUES: $crate::layout::Values = &[ $( (stringify!($v), $name::$v.bits() as i64) ),* ];
-        }
-
-        c_flags!($($rest)*);
+    )*
+        /// The values of this file's masks.
+        pub(super) const FLAG_VALUES: &[$crate::layout::Value] = &[$( $( (stringify!($v), $name::$v.bits() as i64) ),* ),*];
     };
 }

@@ -76,20 +76,19 @@ unsafe impl crate::macros::Zeroable for ibv_gid {}
 
 const _: () = assert!(size_of::<ibv_gid>() == 16 && align_of::<ibv_gid>() == 8);
 
-impl crate::layout::HasLayout for ibv_gid {
-    const LAYOUT: crate::layout::Layout = crate::layout::Layout {
-        name: "ibv_gid",
-        kind: "union",
-        within: None,
-        size: size_of::<Self>(),
-        align: align_of::<Self>(),
-        fields: &[
-            ("raw", 0),
-            ("global.subnet_prefix", 0),
-            ("global.interface_id", 8),
-        ],
-    };
-}
+/// The layout of [`ibv_gid`], which the macro does not declare.
+pub(super) const GID_LAYOUT: crate::layout::Layout = crate::layout::Layout {
+    name: "ibv_gid",
+    kind: "union",
+    within: None,
+    size: size_of::<ibv_gid>(),
+    align: align_of::<ibv_gid>(),
+    fields: &[
+        ("raw", 0),
+        ("global.subnet_prefix", 0),
+        ("global.interface_id", 8),
+    ],
+};
 
 c_enum! {
     /// What a GID table entry means on the wire.

@@ -40,3 +40,52 @@ pub use wc::*;
 pub use wq::*;
 pub use wr::*;
 pub use xrcd::*;
+
+use crate::layout::{Layout, Value};
+
+/// The layout of every type that this crate declares.
+pub(crate) const ALL_LAYOUTS: &[&[Layout]] = &[
+    &[gid::GID_LAYOUT],
+    ah::LAYOUTS,
+    context::LAYOUTS,
+    cq::LAYOUTS,
+    device::LAYOUTS,
+    event::LAYOUTS,
+    gid::LAYOUTS,
+    mr::LAYOUTS,
+    mw::LAYOUTS,
+    pd::LAYOUTS,
+    port::LAYOUTS,
+    qp::LAYOUTS,
+    srq::LAYOUTS,
+    wc::LAYOUTS,
+    wq::LAYOUTS,
+    wr::LAYOUTS,
+    xrcd::LAYOUTS,
+];
+
+/// The value of every constant of an enum or a mask that this crate declares.
+pub(crate) const ALL_VALUES: &[&[Value]] = &[
+    ah::ENUM_VALUES,
+    cq::FLAG_VALUES,
+    device::ENUM_VALUES,
+    device::FLAG_VALUES,
+    event::ENUM_VALUES,
+    gid::ENUM_VALUES,
+    mr::ENUM_VALUES,
+    mr::FLAG_VALUES,
+    mw::ENUM_VALUES,
+    pd::FLAG_VALUES,
+    port::ENUM_VALUES,
+    port::FLAG_VALUES,
+    qp::ENUM_VALUES,
+    qp::FLAG_VALUES,
+    srq::ENUM_VALUES,
+    srq::FLAG_VALUES,
+    wc::ENUM_VALUES,
+    wc::FLAG_VALUES,
+    wq::ENUM_VALUES,
+    wr::ENUM_VALUES,
+    wr::FLAG_VALUES,
+    xrcd::FLAG_VALUES,
+];

@@ -152,7 +152,7 @@ c_flags! {
 
 c_struct! {
     /// Immediate data, or the key that was invalidated; `wc_flags` tells.
-    pub union ibv_wc_imm [4, 4] {
+    pub union ibv_wc_imm (c "ibv_wc" "") [4, 4] {
         /// Immediate data in network byte order, with [`IBV_WC_WITH_IMM`].
         pub imm_data: u32 = 0,
         /// The invalidated rkey in host byte order, with [`IBV_WC_WITH_INV`].

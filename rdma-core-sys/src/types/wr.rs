@@ -83,7 +83,7 @@ c_struct! {
     }
 
     /// Immediate data, or a key to invalidate; the opcode tells.
-    pub union ibv_send_wr_imm [4, 4] {
+    pub union ibv_send_wr_imm (c "ibv_send_wr" "") [4, 4] {
         /// Immediate data in network byte order.
         pub imm_data: u32 = 0,
         /// The rkey to invalidate.
@@ -163,7 +163,7 @@ c_struct! {
     }
 
     /// What the rarer opcodes need (anonymous in C).
-    pub union ibv_send_wr_ext [48, 8] {
+    pub union ibv_send_wr_ext (c "ibv_send_wr" "") [48, 8] {
         /// Memory window bind.
         pub bind_mw: ibv_send_wr_bind_mw = 0,
         /// Segmentation offload.
