@@ -167,7 +167,7 @@ fn a_missing_required_symbol_is_named() {
         .iter()
         .filter(|(.., required)| *required)
         .collect();
-    assert!(required.len() > 50, "{} required symbols", required.len());
+    assert!(required.len() > 40, "{} required symbols", required.len());
     for (symbol, version, _) in required.into_iter().step_by(10) {
         let path = build!(
             "loader_missing_required",
