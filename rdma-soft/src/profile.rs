@@ -48,7 +48,7 @@ impl Default for Profile {
             faults: Faults::default(),
             seed: None,
             pcap: None,
-            window: 64,
+            window: 32,
             ip_ids: IpIds::default(),
         }
     }
