@@ -8,8 +8,9 @@
 //! `floor <= posted`, and the outstanding requests are those from `max(retired, floor)` up to `posted`.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 
 use crate::wr_id::{self, Prefix, QueueKind};
 
@@ -126,6 +127,10 @@ pub(crate) struct Queue {
     pub(crate) kind: QueueKind,
     pub(crate) prefix: Prefix,
     pub(crate) slot: u32,
+    /// Set to have the regions that wait for this queue looked at by whoever polls its CQ.
+    pub(crate) sweep: Arc<AtomicBool>,
+    /// Number of the QP; 0 until it exists.
+    qp_num: AtomicU32,
     /// Most requests outstanding at a time; the CQ has room reserved for that many.
     pub(crate) depth: u32,
     /// First sequence of this queue in its slot.
@@ -144,12 +149,20 @@ fn bump(counter: &AtomicU64, by: u64) {
 
 impl Queue {
     /// A queue of `depth` requests at `slot`, whose first request gets the sequence `start`.
-    pub(crate) fn new(kind: QueueKind, slot: u32, depth: u32, start: u64) -> Queue {
+    pub(crate) fn new(
+        kind: QueueKind,
+        slot: u32,
+        depth: u32,
+        start: u64,
+        sweep: Arc<AtomicBool>,
+    ) -> Queue {
         let ring = (depth.max(1) as usize).next_power_of_two();
         Queue {
             kind,
             prefix: Prefix::new(kind, slot),
             slot,
+            sweep,
+            qp_num: AtomicU32::new(0),
             depth,
             start,
             poster: Poster {
@@ -171,6 +184,16 @@ impl Queue {
                 .map(|_| AtomicU8::new(Operation::Send as u8))
                 .collect(),
         }
+    }
+
+    /// Number of the QP that the queue is of.
+    pub(crate) fn qp_num(&self) -> u32 {
+        self.qp_num.load(Relaxed)
+    }
+
+    /// Tells the queue the number of its QP.
+    pub(crate) fn set_qp_num(&self, number: u32) {
+        self.qp_num.store(number, Relaxed);
     }
 
     // ---- the poster's side
@@ -347,7 +370,7 @@ mod tests {
     use super::*;
 
     fn queue(depth: u32, start: u64) -> Queue {
-        Queue::new(QueueKind::Send, 3, depth, start)
+        Queue::new(QueueKind::Send, 3, depth, start, Arc::default())
     }
 
     fn sum(account: Account) -> u64 {

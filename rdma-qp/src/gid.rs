@@ -395,12 +395,17 @@ mod tests {
     #[test]
     fn the_choice_is_explained() {
         use GidKind::*;
-        let choice = choose(1, [slot(0, "fe80::1", RoceV2), slot(1, V4, RoceV2)], None).unwrap();
+        let table = [
+            slot(0, "fe80::1", RoceV2),
+            slot(1, V4, RoceV2),
+            slot(2, "::", Unknown),
+        ];
+        let choice = choose(1, table, None).unwrap();
         assert_eq!(
             choice.to_string(),
             "port 1: GID index 1 (::ffff:10.0.0.5, RoCE v2)\n  \
              index 0 (fe80::1, RoCE v2): skipped: link-local, not routed\n  \
-             index 1 (::ffff:10.0.0.5, RoCE v2): chosen"
+             index 1 (::ffff:10.0.0.5, RoCE v2): chosen\n  1 empty slot skipped"
         );
     }
 }

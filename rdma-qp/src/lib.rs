@@ -1,22 +1,100 @@
-//! Safe RDMA Queue Pairs over the verbs ABI.
+//! Safe RDMA Queue Pairs over any table of verbs: rdma-core's, or the software device's.
+//!
+//! ```
+//! use rdma_qp::exchange::{Exchange, tcp};
+//! use rdma_qp::{Access, Device, Memory, Timing};
+//! use std::time::Duration;
+//!
+//! # fn end(verbs: &rdma_core_sys::Verbs, peer: &mut tcp::Channel, writes: bool) -> Result<(), Box<dyn std::error::Error>> {
+//! let limit = Duration::from_secs(5);
+//! let device = Device::open_index(verbs, 0)?;
+//! let port = device.port(1)?;
+//! let (pd, cq) = (device.alloc_pd()?, device.create_cq(256)?);
+//! let mr = pd.register(Memory::zeroed(1 << 20), Access::REMOTE_WRITE)?;
+//! let mut qp = pd.rc(&cq).send_depth(128).recv_depth(128).create()?; // RESET
+//!
+//! let here = qp.endpoint(port.best_gid()?)?;
+//! let there = peer.swap(&here, &[mr.remote()])?;
+//! qp.connect(&there, peer, Timing::default())?; // INIT, RTR, barrier, RTS: each checked, told, explained
+//!
+//! if writes {
+//!     mr.write_at(0, b"hello")?;
+//!     let ticket = qp.write(mr.slice(0, 5)?, there.region(0)?.at(0))?;
+//!     cq.wait(&ticket, limit)?;
+//! }
+//! peer.barrier()?;
+//! if !writes {
+//!     let mut bytes = [0; 5];
+//!     mr.read_at(0, &mut bytes)?;
+//!     assert_eq!(&bytes, b"hello");
+//! }
+//! # Ok(())
+//! # }
+//! # let listener = tcp::listen("127.0.0.1:0")?;
+//! # let address = listener.local_addr()?;
+//! # let limit = Duration::from_secs(20);
+//! # let passive = std::thread::spawn(move || {
+//! #     let mut peer = listener.accept(limit).unwrap();
+//! #     end(&rdma_soft::verbs(), &mut peer, false).unwrap();
+//! # });
+//! # end(&rdma_soft::verbs(), &mut tcp::connect(address, limit)?, true)?;
+//! # passive.join().unwrap();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What it keeps
+//!
+//! * **Lifetimes.** Everything keeps what it was made from alive; any drop order is fine, and nothing panics when the
+//!   library refuses to destroy an object: `close` says so, `Drop` tells `tracing` and leaks.
+//! * **Memory.** A registered region is never lent as a slice, see [`Mr`]. Dropping or forgetting anything at any time is
+//!   sound: memory stays registered and allocated until the requests that may use it are done.
+//! * **Accounts.** Every accepted request ends in exactly one outcome, see [`Account`]. A completion of a former life of a
+//!   QP is never delivered. A QP is only made if its CQs have room for everything that it may have outstanding.
+//! * **Errors.** A modify that cannot succeed is refused before the call, with everything that is wrong with it, see
+//!   [`Qp::modify`]. The errno of the provider is never lost.
 #![deny(unsafe_code)]
 
-#[allow(dead_code)]
 mod account;
+mod cq;
 mod deadline;
+mod device;
 mod endpoint;
+mod errno;
 pub mod exchange;
-#[allow(dead_code)]
+mod fd;
 mod gid;
+mod mr;
+mod pd;
+mod port;
+mod qp;
+#[allow(unsafe_code)]
+mod raw;
+mod report;
 mod units;
-#[allow(dead_code)]
 mod wr_id;
 
 pub use account::{Account, Operation};
+pub use cq::{
+    Armed, Completion, Cq, CreateCqError, Failure, PollError, Root, Success, Ticket, WaitError,
+};
 pub use deadline::Deadline;
+pub use device::{AllocPdError, AsyncEvent, Device, DeviceInfo, OpenError};
 pub use endpoint::{
     DecodeError, Endpoint, LinkLayer, MAX_REGIONS, NoSuchRegion, Peer, RemoteAddr, RemoteRegion,
 };
+pub use errno::Errno;
 pub use gid::{Family, Gid, GidChoice, GidEntry, GidKind, NoUsableGid, Verdict};
+pub use mr::{BadAtomic, CloseMrError, Mr, MrSlice, OutOfRegion};
+pub use pd::{Access, Pd, RegisterError};
+pub use port::{BadPort, GidError, Port, PortInfo, QueryPortError};
+pub use qp::{
+    CapAsked, CloseQpError, ConnectError, Connected, CreateQpError, EndpointError, GidProblem,
+    Global, Modified, ModifyError, ModifyReport, NOTHING, Negotiated, Op, Path, PostError,
+    PostFlags, Problem, Qp, QpBuilder, QpSnapshot, QueryQpError, Rc, RdmaRead, RdmaWrite, ToErr,
+    ToInit, ToReset, ToRtr, ToRts, ToSqd, Transition, Transport,
+};
+pub use raw::memory::Memory;
+pub use raw::pd::Holder;
+pub use report::FailureReport;
 pub use units::{AckTimeout, OutOfRange, PathMtu, Psn, RetryCount, RnrRetry, RnrTimer, Timing};
 pub use wr_id::QueueKind;

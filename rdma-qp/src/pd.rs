@@ -1,0 +1,178 @@
+//! Protection domains.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rdma_core_sys::{
+    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ,
+    IBV_ACCESS_REMOTE_WRITE, ibv_access_flags, ibv_device_attr,
+};
+
+use crate::cq::Cq;
+use crate::errno::Errno;
+use crate::mr::Mr;
+use crate::qp::{QpBuilder, Rc};
+use crate::raw::memory::Memory;
+use crate::raw::pd::PdHandle;
+
+bitflags::bitflags! {
+    /// What a region, or a QP, lets the device do on behalf of others.
+    ///
+    /// Reading for requests of this side is always allowed.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct Access: u32 {
+        /// The device may write for requests of this side: receives, and the results of READ and atomics.
+        const LOCAL_WRITE = IBV_ACCESS_LOCAL_WRITE.bits();
+        /// Peers may write; on a region it comes with `LOCAL_WRITE`, which verbs demands.
+        const REMOTE_WRITE = IBV_ACCESS_REMOTE_WRITE.bits();
+        /// Peers may read.
+        const REMOTE_READ = IBV_ACCESS_REMOTE_READ.bits();
+        /// Peers may do atomics; on a region it comes with `LOCAL_WRITE`, which verbs demands.
+        const REMOTE_ATOMIC = IBV_ACCESS_REMOTE_ATOMIC.bits();
+    }
+}
+
+impl Access {
+    /// The flags for a registration: with `LOCAL_WRITE` where verbs demands it (`ibv_reg_mr(3)`).
+    fn for_region(self) -> ibv_access_flags {
+        let implied = self.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        let all = if implied {
+            self | Access::LOCAL_WRITE
+        } else {
+            self
+        };
+        ibv_access_flags::from_bits_retain(all.bits())
+    }
+}
+
+/// Memory could not be registered. It is inside the error, and so not lost.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// There are no bytes to register: devices disagree on what that would mean.
+    #[error("a region needs at least one byte")]
+    Empty,
+    /// Longer than the device's limit.
+    #[error("a region of {len} bytes is over the limit of {max} of {device}")]
+    TooLong {
+        /// The device.
+        device: String,
+        /// The length asked for.
+        len: usize,
+        /// The limit.
+        max: u64,
+        /// The memory.
+        memory: Memory,
+    },
+    /// The library refused.
+    #[error("{device} did not register {} bytes with {access:?}: {source}{}", .memory.len(), memlock_hint(*.source))]
+    Refused {
+        /// The device.
+        device: String,
+        /// The access asked for.
+        access: Access,
+        /// What the library said.
+        source: Errno,
+        /// The memory.
+        memory: Memory,
+    },
+}
+
+fn memlock_hint(errno: Errno) -> &'static str {
+    match errno {
+        Errno::ENOMEM => {
+            "; on a real device look at the limit of locked memory (ulimit -l) and at its number of regions"
+        }
+        Errno::EINVAL => "; does the device support this access?",
+        _ => "",
+    }
+}
+
+/// A protection domain: regions and QPs of one can be used together, of two they cannot.
+///
+/// What is made in it keeps it alive, so it may be dropped at any time.
+pub struct Pd {
+    handle: Arc<PdHandle>,
+    attr: Arc<ibv_device_attr>,
+}
+
+impl Pd {
+    pub(crate) fn new(handle: Arc<PdHandle>, attr: Arc<ibv_device_attr>) -> Pd {
+        Pd { handle, attr }
+    }
+
+    pub(crate) fn handle(&self) -> &Arc<PdHandle> {
+        &self.handle
+    }
+
+    pub(crate) fn device_attr(&self) -> &Arc<ibv_device_attr> {
+        &self.attr
+    }
+
+    /// Name of the device that it is of.
+    pub fn device(&self) -> &str {
+        &self.handle.context.name
+    }
+
+    /// Registers `memory`, which moves into the region.
+    ///
+    /// # Errors
+    /// The memory is empty, longer than the device's limit, or the library refused. The error has it.
+    pub fn register(&self, memory: Memory, access: Access) -> Result<Mr, RegisterError> {
+        let device = || self.device().to_owned();
+        if memory.is_empty() {
+            return Err(RegisterError::Empty);
+        }
+        let (len, max) = (memory.len(), self.attr.max_mr_size);
+        if len as u64 > max {
+            return Err(RegisterError::TooLong {
+                device: device(),
+                len,
+                max,
+                memory,
+            });
+        }
+        match self.handle.register(memory, access.for_region()) {
+            Ok(region) => Ok(Mr::new(region, self.handle.clone())),
+            Err((source, memory)) => Err(RegisterError::Refused {
+                device: device(),
+                access,
+                source,
+                memory,
+            }),
+        }
+    }
+
+    /// Begins a reliable-connection QP whose completions go to `cq`.
+    pub fn rc<'a>(&'a self, cq: &'a Cq) -> QpBuilder<'a, Rc> {
+        QpBuilder::new(self, cq)
+    }
+
+    /// Regions that were dropped while queues might still use them, and have not been freed yet.
+    ///
+    /// Looking frees those that no queue holds any more. It happens by itself too, whenever a CQ is polled, a QP is
+    /// reset or destroyed, or another region is dropped.
+    pub fn retired_regions(&self) -> usize {
+        self.handle.sweep()
+    }
+}
+
+impl fmt::Debug for Pd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pd({} on {})", self.handle.id, self.device())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ibv_reg_mr(3): "If IBV_ACCESS_REMOTE_WRITE or IBV_ACCESS_REMOTE_ATOMIC is set, then IBV_ACCESS_LOCAL_WRITE must be set too".
+    #[test]
+    fn remote_writing_implies_local_writing() {
+        assert_eq!(Access::REMOTE_WRITE.for_region().bits(), 0b11);
+        assert_eq!(Access::REMOTE_ATOMIC.for_region().bits(), 0b1001);
+        assert_eq!(Access::REMOTE_READ.for_region().bits(), 0b100);
+        assert_eq!(Access::empty().for_region().bits(), 0);
+    }
+}

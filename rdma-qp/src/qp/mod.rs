@@ -1,0 +1,315 @@
+//! Queue Pairs.
+
+mod builder;
+mod connect;
+mod modify;
+mod post;
+mod transition;
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use rdma_core_sys::rules;
+use rdma_core_sys::*;
+
+pub use builder::{CapAsked, CreateQpError, QpBuilder};
+pub use connect::{ConnectError, Connected, EndpointError, Negotiated};
+pub use modify::{GidProblem, Modified, ModifyError, ModifyReport, Problem};
+pub use post::{NOTHING, Op, PostError, PostFlags};
+pub use transition::{Global, Path, ToErr, ToInit, ToReset, ToRtr, ToRts, ToSqd, Transition};
+
+use crate::account::Account;
+use crate::endpoint::Endpoint;
+use crate::errno::Errno;
+use crate::gid::{Gid, GidEntry};
+use crate::raw::qp::QpHandle;
+use crate::units::{AckTimeout, PathMtu, RnrTimer};
+use crate::wr_id::QueueKind;
+
+/// A transport: the type of a QP. It decides which operations the QP has.
+pub trait Transport: sealed::Sealed + 'static {
+    /// The transport as the transition rules know it.
+    const RULES: rules::Transport;
+}
+
+/// Transports with RDMA WRITE.
+pub trait RdmaWrite: Transport {}
+
+/// Transports with RDMA READ and atomics.
+pub trait RdmaRead: Transport {}
+
+/// Reliable connection: every operation, acknowledged and in order, with one peer.
+#[derive(Clone, Copy, Debug)]
+pub struct Rc;
+
+impl Transport for Rc {
+    const RULES: rules::Transport = rules::Transport::Rc;
+}
+impl RdmaWrite for Rc {}
+impl RdmaRead for Rc {}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::Rc {}
+}
+
+/// What is known about a QP beyond its books, for reports. Written on slow paths only.
+pub(crate) struct QpInfo {
+    pub(crate) device: String,
+    pub(crate) qp_num: u32,
+    path: Mutex<PathInfo>,
+}
+
+/// What the last successful modifies set up.
+#[derive(Clone, Default)]
+pub(crate) struct PathInfo {
+    pub(crate) port: Option<u8>,
+    pub(crate) source: Option<GidEntry>,
+    pub(crate) sgid_index: Option<u8>,
+    pub(crate) dgid: Option<Gid>,
+    pub(crate) dest_qp_num: Option<u32>,
+    pub(crate) sq_psn: Option<u32>,
+    pub(crate) rq_psn: Option<u32>,
+    pub(crate) timeout: Option<u8>,
+    pub(crate) retry_cnt: Option<u8>,
+    pub(crate) rnr_retry: Option<u8>,
+    pub(crate) ready_since: Option<Instant>,
+}
+
+impl QpInfo {
+    pub(crate) fn path(&self) -> MutexGuard<'_, PathInfo> {
+        // Plain values: whoever panicked left them whole.
+        self.path.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Device, port and number, as in `soft0/1 QP 0x4f`.
+    pub(crate) fn name(&self) -> String {
+        match self.path().port {
+            Some(port) => format!("{}/{port} QP {:#x}", self.device, self.qp_num),
+            None => format!("{} QP {:#x}", self.device, self.qp_num),
+        }
+    }
+}
+
+/// A QP could not be queried.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{qp} cannot be queried: {source}")]
+pub struct QueryQpError {
+    /// The QP.
+    pub qp: String,
+    /// What the library said.
+    pub source: Errno,
+}
+
+/// A QP could not be destroyed. It is inside the error.
+#[derive(Debug, thiserror::Error)]
+#[error("{} could not be destroyed: {source}", .qp.info.name())]
+pub struct CloseQpError<T: Transport> {
+    /// The QP, to try again or to drop.
+    pub qp: Qp<T>,
+    /// What the library said.
+    pub source: Errno,
+}
+
+/// A Queue Pair.
+///
+/// It has one owner, who posts; its completions go to its CQs. The device may move it to the error state at any time,
+/// so its state is asked for ([`Qp::state`]), not remembered.
+///
+/// Dropping it destroys it; requests that are under way are thrown away, and what they used is free afterwards.
+pub struct Qp<T: Transport = Rc> {
+    handle: QpHandle,
+    info: Arc<QpInfo>,
+    device: Arc<ibv_device_attr>,
+    /// Ids of the CQs of its two queues.
+    cqs: (u64, u64),
+    /// Longest message of its port; known from INIT on.
+    max_msg_sz: u32,
+    /// The last signaled send request.
+    last_signaled: Option<u64>,
+    /// What the peer may do, for `connect`.
+    access: crate::pd::Access,
+    /// What `endpoint` told the peer.
+    told: Option<(Endpoint, GidEntry)>,
+    transport: PhantomData<T>,
+}
+
+/// All attributes of a QP at one moment.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct QpSnapshot {
+    /// Name of device, port and QP.
+    pub name: String,
+    /// Its transport.
+    pub transport: rules::Transport,
+    /// Its attributes, as `ibv_query_qp` gave them.
+    pub attr: ibv_qp_attr,
+}
+
+impl<T: Transport> Qp<T> {
+    /// Its number, 24 bits.
+    pub fn qp_num(&self) -> u32 {
+        self.handle.number()
+    }
+
+    /// Name of the device that it is of.
+    pub fn device(&self) -> &str {
+        &self.info.device
+    }
+
+    /// What creation granted: at least what was asked for. The library holds the queue depths to what was asked for,
+    /// because that is what the CQs have room for.
+    pub fn cap(&self) -> ibv_qp_cap {
+        self.handle.cap
+    }
+
+    /// Its real state, asked of the device.
+    ///
+    /// # Errors
+    /// The library refused.
+    pub fn state(&self) -> Result<ibv_qp_state, QueryQpError> {
+        let result = self.handle.query(IBV_QP_STATE);
+        let (attr, _) = result.map_err(|source| QueryQpError {
+            qp: self.info.name(),
+            source,
+        })?;
+        Ok(attr.qp_state)
+    }
+
+    /// All its attributes, asked of the device. `Display` prints them.
+    ///
+    /// # Errors
+    /// The library refused.
+    pub fn query(&self) -> Result<QpSnapshot, QueryQpError> {
+        let result = self.handle.query(ibv_qp_attr_mask::all());
+        let (attr, _) = result.map_err(|source| QueryQpError {
+            qp: self.info.name(),
+            source,
+        })?;
+        Ok(QpSnapshot {
+            name: self.info.name(),
+            transport: T::RULES,
+            attr,
+        })
+    }
+
+    /// The books of its send queue.
+    pub fn send_account(&self) -> Account {
+        self.handle.send.account()
+    }
+
+    /// The books of its receive queue.
+    pub fn recv_account(&self) -> Account {
+        self.handle.recv.account()
+    }
+
+    /// The books of one of its queues; all zero for a queue that it does not have.
+    pub fn account(&self, queue: QueueKind) -> Account {
+        match queue {
+            QueueKind::Send => self.send_account(),
+            QueueKind::Recv => self.recv_account(),
+            QueueKind::SharedRecv => Account::default(),
+        }
+    }
+
+    /// The verbs object, for calls that this library does not have. It is destroyed with the QP.
+    ///
+    /// Posting to it, modifying or destroying it through the pointer takes `unsafe` code, which then answers for the books
+    /// and the memory of this QP.
+    pub fn as_ptr(&self) -> *mut ibv_qp {
+        self.handle.as_ptr()
+    }
+
+    /// Destroys the QP and says whether that worked.
+    ///
+    /// # Errors
+    /// The library refused; the QP is in the error.
+    pub fn close(mut self) -> Result<(), CloseQpError<T>> {
+        match self.handle.destroy() {
+            Ok(()) => Ok(()),
+            Err(source) => Err(CloseQpError { qp: self, source }),
+        }
+    }
+}
+
+impl<T: Transport> fmt::Debug for Qp<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", T::RULES, self.info.name())
+    }
+}
+
+impl<T: Transport> fmt::Display for Qp<T> {
+    /// Asks the device and prints everything that it says.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.query() {
+            Ok(snapshot) => snapshot.fmt(f),
+            Err(error) => error.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for QpSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let attr = &self.attr;
+        write!(f, "{} {}: {}", self.transport, self.name, attr.qp_state)?;
+        if attr.qp_state == IBV_QPS_RESET {
+            return Ok(());
+        }
+        let access = crate::pd::Access::from_bits_retain(attr.qp_access_flags);
+        write!(
+            f,
+            "\n  port {}, pkey_index {}, access {access:?}",
+            attr.port_num, attr.pkey_index
+        )?;
+        let connected = matches!(
+            attr.qp_state,
+            IBV_QPS_RTR | IBV_QPS_RTS | IBV_QPS_SQD | IBV_QPS_SQE | IBV_QPS_ERR
+        );
+        if !connected || attr.dest_qp_num == 0 {
+            return Ok(());
+        }
+        let (av, grh) = (&attr.ah_attr, &attr.ah_attr.grh);
+        write!(f, "\n  to QP {:#x}", attr.dest_qp_num)?;
+        if av.is_global != 0 {
+            write!(
+                f,
+                " at {}, sgid_index {}, hop_limit {}, traffic_class {}, flow_label {:#x}",
+                grh.dgid, grh.sgid_index, grh.hop_limit, grh.traffic_class, grh.flow_label
+            )?;
+        }
+        write!(f, ", lid {}, sl {}", av.dlid, av.sl)?;
+        match PathMtu::from_code(attr.path_mtu.0) {
+            Some(mtu) => write!(f, ", path MTU {}", mtu.bytes())?,
+            None => write!(f, ", path MTU code {}", attr.path_mtu.0)?,
+        }
+        write!(
+            f,
+            "\n  receives from PSN {:#08x}, serves {} reads",
+            attr.rq_psn, attr.max_dest_rd_atomic
+        )?;
+        if let Ok(timer) = RnrTimer::from_code(attr.min_rnr_timer) {
+            write!(f, ", RNR timer {:?}", timer.interval())?;
+        }
+        if attr.qp_state != IBV_QPS_RTR {
+            write!(
+                f,
+                "\n  sends from PSN {:#08x}, issues {} reads",
+                attr.sq_psn, attr.max_rd_atomic
+            )?;
+            if let Ok(timeout) = AckTimeout::from_code(attr.timeout) {
+                write!(f, ", timeout {timeout}")?;
+            }
+            write!(
+                f,
+                ", retry_cnt {}, rnr_retry {}",
+                attr.retry_cnt, attr.rnr_retry
+            )?;
+        }
+        if attr.sq_draining != 0 {
+            f.write_str("\n  the send queue is draining")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,286 @@
+//! Typed transitions: what each needs is a field, and each is lowered to the attributes and the mask that verbs takes.
+
+use rdma_core_sys::*;
+
+use super::{Rc, Transport};
+use crate::gid::{Gid, GidEntry};
+use crate::pd::Access;
+use crate::units::{AckTimeout, PathMtu, Psn, RetryCount, RnrRetry, RnrTimer};
+
+/// A move of a QP of transport `T` to another state.
+pub trait Transition<T: Transport> {
+    /// The attributes and the mask of the `ibv_modify_qp` call that makes the move.
+    fn lower(&self) -> (ibv_qp_attr, ibv_qp_attr_mask);
+}
+
+/// Attributes with the state set, and nothing else.
+fn to(state: ibv_qp_state) -> ibv_qp_attr {
+    let mut attr = ibv_qp_attr::zeroed();
+    attr.qp_state = state;
+    attr
+}
+
+/// To RESET: forgets everything, including requests that are under way, which get no completion. Allowed from every
+/// state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToReset;
+
+impl<T: Transport> Transition<T> for ToReset {
+    fn lower(&self) -> (ibv_qp_attr, ibv_qp_attr_mask) {
+        (to(IBV_QPS_RESET), IBV_QP_STATE)
+    }
+}
+
+/// To ERR: flushes every request, those that are posted later too. Allowed from every state but RESET.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToErr;
+
+impl<T: Transport> Transition<T> for ToErr {
+    fn lower(&self) -> (ibv_qp_attr, ibv_qp_attr_mask) {
+        (to(IBV_QPS_ERR), IBV_QP_STATE)
+    }
+}
+
+/// From RTS to SQD: lets the sends that have begun finish and begins no others. Success of the move does not mean that
+/// they are finished. Some devices (mlx5) have no SQD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToSqd {
+    /// Raise the asynchronous event `IBV_EVENT_SQ_DRAINED` when they are.
+    pub notify: bool,
+}
+
+impl<T: Transport> Transition<T> for ToSqd {
+    fn lower(&self) -> (ibv_qp_attr, ibv_qp_attr_mask) {
+        let mut attr = to(IBV_QPS_SQD);
+        attr.en_sqd_async_notify = self.notify.into();
+        let mask = if self.notify {
+            IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY
+        } else {
+            IBV_QP_STATE
+        };
+        (attr, mask)
+    }
+}
+
+/// From RESET to INIT: receives can be posted from there on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToInit {
+    /// The port, counted from 1.
+    pub port: u8,
+    /// Place of the partition key in the port's table; on RoCE always 0.
+    pub pkey_index: u16,
+    /// What the peer may do.
+    pub access: Access,
+}
+
+impl Transition<Rc> for ToInit {
+    fn lower(&self) -> (ibv_qp_attr, ibv_qp_attr_mask) {
+        let mut attr = to(IBV_QPS_INIT);
+        attr.port_num = self.port;
+        attr.pkey_index = self.pkey_index;
+        attr.qp_access_flags = self.access.bits();
+        (
+            attr,
+            IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS,
+        )
+    }
+}
+
+/// Where packets go, and from which address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// Local port, counted from 1: that of the QP.
+    pub port: u8,
+    /// LID of the peer; 0 on Ethernet.
+    pub lid: u16,
+    /// Service level, 0..=15.
+    pub service_level: u8,
+    /// The global part. RoCE needs it.
+    pub global: Option<Global>,
+}
+
+/// The part of a path that routers look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Global {
+    /// GID of the peer.
+    pub dgid: Gid,
+    /// Place of the own GID in the port's table. There is no default: entry 0 is rarely the right one.
+    pub sgid_index: u8,
+    /// Routers that a packet may pass, plus one. On RoCE it becomes the TTL of the IP packet: 1 does not pass any router.
+    pub hop_limit: u8,
+    /// Traffic class; on RoCE the DSCP and ECN bits.
+    pub traffic_class: u8,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+}
+
+/// Hop limit where none is given.
+pub(crate) const HOP_LIMIT: u8 = 64;
+
+impl Path {
+    /// A path from a local GID table entry to `dgid`, with hop limit 64 and everything else 0.
+    pub fn new(source: GidEntry, dgid: Gid) -> Path {
+        // An index that the 8 bits of the field cannot name becomes the last one, which the check before the call refuses
+        // where there is none.
+        let sgid_index = u8::try_from(source.index).unwrap_or(u8::MAX);
+        let global = Global {
+            dgid,
+            sgid_index,
+            hop_limit: HOP_LIMIT,
+            traffic_class: 0,
+            flow_label: 0,
+        };
+        Path {
+            port: source.port,
+            lid: 0,
+            service_level: 0,
+            global: Some(global),
+        }
+    }
+
+    fn lower(&self) -> ibv_ah_attr {
+        let mut av = ibv_ah_attr::zeroed();
+        av.port_num = self.port;
+        av.dlid = self.lid;
+        av.sl = self.service_level;
+        if let Some(global) = self.global {
+            av.is_global = 1;
+            av.grh.dgid = ibv_gid::from_raw(global.dgid.bytes());
+            av.grh.sgid_index = global.sgid_index;
+            av.grh.hop_limit = global.hop_limit;
+            av.grh.traffic_class = global.traffic_class;
+            av.grh.flow_label = global.flow_label;
+        }
+        av
+    }
+}
+
+/// From INIT to RTR: what arrives from the peer is handled from there on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToRtr {
+    /// The way to the peer.
+    pub path: Path,
+    /// Largest payload of a packet; the same at both ends, and not above the port's active MTU.
+    pub path_mtu: PathMtu,
+    /// QP number of the peer.
+    pub dest_qp_num: u32,
+    /// First PSN that the peer sends.
+    pub rq_psn: Psn,
+    /// READs and atomics of the peer that can be served at a time: at least what the peer issues.
+    pub max_dest_rd_atomic: u8,
+    /// How long the peer is asked to wait when no receive is posted.
+    pub min_rnr_timer: RnrTimer,
+}
+
+impl Transition<Rc> for ToRtr {
+    fn lower(&self) -> (ibv_qp_attr, ibv_qp_attr_mask) {
+        let mut attr = to(IBV_QPS_RTR);
+        attr.ah_attr = self.path.lower();
+        attr.path_mtu = ibv_mtu(self.path_mtu.code());
+        attr.dest_qp_num = self.dest_qp_num;
+        attr.rq_psn = self.rq_psn.get();
+        attr.max_dest_rd_atomic = self.max_dest_rd_atomic;
+        attr.min_rnr_timer = self.min_rnr_timer.code();
+        let mask = IBV_QP_STATE
+            | IBV_QP_AV
+            | IBV_QP_PATH_MTU
+            | IBV_QP_DEST_QPN
+            | IBV_QP_RQ_PSN
+            | IBV_QP_MAX_DEST_RD_ATOMIC
+            | IBV_QP_MIN_RNR_TIMER;
+        (attr, mask)
+    }
+}
+
+/// From RTR to RTS: sends can be posted from there on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToRts {
+    /// First PSN to send; the peer was told.
+    pub sq_psn: Psn,
+    /// How long to wait for an acknowledgement.
+    pub timeout: AckTimeout,
+    /// How often to repeat without one.
+    pub retry_cnt: RetryCount,
+    /// How often to repeat when the peer had no receive posted. 0 makes one late receive end the connection.
+    pub rnr_retry: RnrRetry,
+    /// READs and atomics under way at a time: at most what the peer serves.
+    pub max_rd_atomic: u8,
+}
+
+impl Transition<Rc> for ToRts {
+    fn lower(&self) -> (ibv_qp_attr, ibv_qp_attr_mask) {
+        let mut attr = to(IBV_QPS_RTS);
+        attr.sq_psn = self.sq_psn.get();
+        attr.timeout = self.timeout.code();
+        attr.retry_cnt = self.retry_cnt.get();
+        attr.rnr_retry = self.rnr_retry.code();
+        attr.max_rd_atomic = self.max_rd_atomic;
+        let mask = IBV_QP_STATE
+            | IBV_QP_SQ_PSN
+            | IBV_QP_TIMEOUT
+            | IBV_QP_RETRY_CNT
+            | IBV_QP_RNR_RETRY
+            | IBV_QP_MAX_QP_RD_ATOMIC;
+        (attr, mask)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdma_core_sys::rules;
+
+    /// Each typed transition sets exactly what the rules require.
+    #[test]
+    fn lowered_masks_are_the_required_ones() {
+        let path = Path {
+            port: 1,
+            lid: 0,
+            service_level: 0,
+            global: None,
+        };
+        let timing = crate::units::Timing::default();
+        let rtr = ToRtr {
+            path,
+            path_mtu: PathMtu::Mtu1024,
+            dest_qp_num: 1,
+            rq_psn: Psn::default(),
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: timing.min_rnr_timer,
+        };
+        let rts = ToRts {
+            sq_psn: Psn::default(),
+            timeout: timing.timeout,
+            retry_cnt: timing.retry_cnt,
+            rnr_retry: timing.rnr_retry,
+            max_rd_atomic: 1,
+        };
+        let init = ToInit {
+            port: 1,
+            pkey_index: 0,
+            access: Access::empty(),
+        };
+        let steps: [(ibv_qp_state, (ibv_qp_attr, ibv_qp_attr_mask)); 7] = [
+            (IBV_QPS_RESET, init.lower()),
+            (IBV_QPS_INIT, rtr.lower()),
+            (IBV_QPS_RTR, rts.lower()),
+            (
+                IBV_QPS_RTS,
+                Transition::<Rc>::lower(&ToSqd { notify: false }),
+            ),
+            (IBV_QPS_RTS, Transition::<Rc>::lower(&ToErr)),
+            (IBV_QPS_ERR, Transition::<Rc>::lower(&ToReset)),
+            (
+                IBV_QPS_RTS,
+                Transition::<Rc>::lower(&ToSqd { notify: true }),
+            ),
+        ];
+        for (from, (attr, mask)) in steps {
+            let verdict = rules::check(rules::Transport::Rc, from, attr.qp_state, mask).unwrap();
+            assert!(verdict.ignored.is_empty());
+            let required = rules::required(rules::Transport::Rc, from, attr.qp_state).unwrap();
+            let extra = mask - required - IBV_QP_STATE - IBV_QP_EN_SQD_ASYNC_NOTIFY;
+            assert!(extra.is_empty(), "{from} -> {}: {extra:?}", attr.qp_state);
+        }
+    }
+}

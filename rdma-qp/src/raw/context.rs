@@ -1,0 +1,245 @@
+//! Devices and open contexts.
+
+use std::ffi::{CStr, c_int};
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+
+use rdma_core_sys::*;
+
+use super::{pointer, status};
+use crate::errno::Errno;
+
+/// What the device list says of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub(crate) name: String,
+    pub(crate) guid: u64,
+}
+
+/// Calls `visit` with each device in the list, while the list is held.
+fn visit_devices<T>(
+    verbs: &Verbs,
+    mut visit: impl FnMut(NonNull<ibv_device>, Listed) -> Option<T>,
+) -> Result<Option<T>, Errno> {
+    let mut count: c_int = 0;
+    // SAFETY: the function of the table that was loaded with it; it writes the count and returns an array of that many
+    // devices, or null.
+    let list = pointer(unsafe { verbs.get_device_list(&mut count) })?;
+    let mut found = None;
+    for index in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: the array has `count` entries and lives until it is freed below.
+        let Some(device) = NonNull::new(unsafe { *list.as_ptr().add(index) }) else {
+            break;
+        };
+        // SAFETY: a device of the list is valid while the list is held; the name is a C string inside it.
+        let listed = unsafe {
+            let name = verbs.get_device_name(device.as_ptr());
+            let name = if name.is_null() {
+                c""
+            } else {
+                CStr::from_ptr(name)
+            };
+            let guid = u64::from_be(verbs.get_device_guid(device.as_ptr()));
+            Listed {
+                name: name.to_string_lossy().into_owned(),
+                guid,
+            }
+        };
+        found = visit(device, listed);
+        if found.is_some() {
+            break;
+        }
+    }
+    // SAFETY: the list came from the same table and is freed once; opened devices stay valid, as the manual promises.
+    unsafe { verbs.free_device_list(list.as_ptr()) };
+    Ok(found)
+}
+
+/// The devices that the table knows.
+pub(crate) fn list(verbs: &Verbs) -> Result<Vec<Listed>, Errno> {
+    let mut all = Vec::new();
+    visit_devices(verbs, |_, listed| -> Option<()> {
+        all.push(listed);
+        None
+    })?;
+    Ok(all)
+}
+
+/// An open device.
+pub(crate) struct ContextHandle {
+    pub(crate) verbs: Verbs,
+    ptr: NonNull<ibv_context>,
+    /// The device's name.
+    pub(crate) name: String,
+    pub(crate) guid: u64,
+}
+
+// SAFETY: ibv_context and all calls on it may be used from any thread (libibverbs is thread safe, as its manual says).
+unsafe impl Send for ContextHandle {}
+// SAFETY: as above.
+unsafe impl Sync for ContextHandle {}
+
+/// An asynchronous event, copied out before it was acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RawEvent {
+    pub(crate) kind: ibv_event_type,
+    pub(crate) element: Element,
+}
+
+/// What an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Element {
+    /// The QP of that number.
+    Qp(u32),
+    /// The port of that number.
+    Port(u8),
+    /// A CQ, an SRQ, the device, or something unknown.
+    Other,
+}
+
+/// The member of the element union that is valid for such an event.
+///
+/// # Safety
+/// `event` was got from the library and is not acknowledged yet.
+unsafe fn element(event: &ibv_async_event) -> Element {
+    match event.event_type {
+        IBV_EVENT_QP_FATAL
+        | IBV_EVENT_QP_REQ_ERR
+        | IBV_EVENT_QP_ACCESS_ERR
+        | IBV_EVENT_COMM_EST
+        | IBV_EVENT_SQ_DRAINED
+        | IBV_EVENT_PATH_MIG
+        | IBV_EVENT_PATH_MIG_ERR
+        | IBV_EVENT_QP_LAST_WQE_REACHED => {
+            // SAFETY: these types say that the element is a QP; its destruction waits until the event is acknowledged, so
+            // by the contract of this function it is alive.
+            Element::Qp(unsafe { (*event.element.qp).qp_num })
+        }
+        IBV_EVENT_PORT_ACTIVE
+        | IBV_EVENT_PORT_ERR
+        | IBV_EVENT_LID_CHANGE
+        | IBV_EVENT_PKEY_CHANGE
+        | IBV_EVENT_SM_CHANGE
+        | IBV_EVENT_CLIENT_REREGISTER
+        | IBV_EVENT_GID_CHANGE => {
+            // SAFETY: these types say that the element is a port number.
+            Element::Port(u8::try_from(unsafe { event.element.port_num }).unwrap_or(0))
+        }
+        _ => Element::Other,
+    }
+}
+
+impl ContextHandle {
+    /// Opens the device of that name. `Ok(None)`: there is none.
+    pub(crate) fn open(verbs: &Verbs, name: &str) -> Result<Option<ContextHandle>, Errno> {
+        visit_devices(verbs, |device, listed| {
+            (listed.name == name).then(|| {
+                // SAFETY: the device is of this table's list, which is held during the visit.
+                let ptr = pointer(unsafe { verbs.open_device(device.as_ptr()) })?;
+                // SAFETY: the context was just opened.
+                if unsafe { ops::missing_fast_op(ptr.as_ptr()) }.is_some() {
+                    // SAFETY: the context was just opened and is used by nobody.
+                    let _ = unsafe { verbs.close_device(ptr.as_ptr()) };
+                    return Err(Errno::EOPNOTSUPP);
+                }
+                Ok(ContextHandle {
+                    verbs: *verbs,
+                    ptr,
+                    name: listed.name,
+                    guid: listed.guid,
+                })
+            })
+        })?
+        .transpose()
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut ibv_context {
+        self.ptr.as_ptr()
+    }
+
+    pub(crate) fn query_device(&self) -> Result<ibv_device_attr, Errno> {
+        let mut attr = ibv_device_attr::zeroed();
+        // SAFETY: the context is live (invariant 1); `attr` is a whole ibv_device_attr.
+        status(unsafe { self.verbs.query_device(self.as_ptr(), &mut attr) })?;
+        Ok(attr)
+    }
+
+    /// The whole of `ibv_port_attr`: through the context's own operation, as the header does it. The exported symbol
+    /// fills the old head of the structure only.
+    pub(crate) fn query_port(&self, port: u8) -> Result<ibv_port_attr, Errno> {
+        let mut attr = ibv_port_attr::zeroed();
+        // SAFETY: the context is live (invariant 1); `attr` is a whole ibv_port_attr.
+        status(unsafe { ops::ibv_query_port(&self.verbs, self.as_ptr(), port, &mut attr) })?;
+        Ok(attr)
+    }
+
+    /// All filled entries of all ports' GID tables, at most `max`; `Ok(None)` where the library is too old to tell.
+    pub(crate) fn gid_table(&self, max: usize) -> Result<Option<Vec<ibv_gid_entry>>, Errno> {
+        let mut entries = vec![ibv_gid_entry::zeroed(); max];
+        // SAFETY: the context is live (invariant 1); `entries` has room for `max` entries.
+        let found = unsafe {
+            ops::ibv_query_gid_table(&self.verbs, self.as_ptr(), entries.as_mut_ptr(), max, 0)
+        };
+        match usize::try_from(found) {
+            Ok(found) => {
+                entries.truncate(found);
+                Ok(Some(entries))
+            }
+            Err(_) => match Errno::from_raw(i32::try_from(found.saturating_neg()).unwrap_or(5)) {
+                Errno::EOPNOTSUPP => Ok(None),
+                errno => Err(errno),
+            },
+        }
+    }
+
+    /// The GID at `index`; zero for an empty slot.
+    pub(crate) fn query_gid(&self, port: u8, index: u32) -> Result<ibv_gid, Errno> {
+        let mut gid = ibv_gid::zeroed();
+        let index = c_int::try_from(index).map_err(|_| Errno::EINVAL)?;
+        // SAFETY: the context is live (invariant 1); `gid` is an ibv_gid.
+        status(unsafe { self.verbs.query_gid(self.as_ptr(), port, index, &mut gid) })?;
+        Ok(gid)
+    }
+
+    /// The partition key at `index`, in host byte order.
+    pub(crate) fn query_pkey(&self, port: u8, index: u16) -> Result<u16, Errno> {
+        let mut pkey = 0;
+        // SAFETY: the context is live (invariant 1); `pkey` is a 16-bit integer.
+        status(unsafe {
+            self.verbs
+                .query_pkey(self.as_ptr(), port, index.into(), &mut pkey)
+        })?;
+        Ok(u16::from_be(pkey))
+    }
+
+    /// The descriptor that is readable when an asynchronous event waits.
+    pub(crate) fn async_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the context is live (invariant 1), so the field can be read and the descriptor is open until the
+        // context is closed, which the borrow of self prevents.
+        unsafe { BorrowedFd::borrow_raw(self.ptr.as_ref().async_fd) }
+    }
+
+    /// Takes and acknowledges the next asynchronous event. Blocks if none waits and the descriptor is blocking.
+    pub(crate) fn next_event(&self) -> Result<RawEvent, Errno> {
+        let mut event = ibv_async_event::zeroed();
+        // SAFETY: the context is live (invariant 1); `event` is an ibv_async_event.
+        status(unsafe { self.verbs.get_async_event(self.as_ptr(), &mut event) })?;
+        // SAFETY: the event was just got and is acknowledged below.
+        let element = unsafe { element(&event) };
+        // SAFETY: the event was just got from this table's library and is acknowledged once.
+        unsafe { self.verbs.ack_async_event(&mut event) };
+        Ok(RawEvent {
+            kind: event.event_type,
+            element,
+        })
+    }
+}
+
+impl Drop for ContextHandle {
+    fn drop(&mut self) {
+        // SAFETY: the context is live and every child held an Arc to it, so none is left (invariant 2).
+        if let Err(errno) = status(unsafe { self.verbs.close_device(self.as_ptr()) }) {
+            tracing::error!(device = %self.name, %errno, "the device could not be closed and stays open");
+        }
+    }
+}

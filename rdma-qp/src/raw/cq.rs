@@ -1,0 +1,207 @@
+//! Completion queues and their channels.
+
+use std::ffi::c_int;
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rdma_core_sys::*;
+
+use super::context::ContextHandle;
+use super::{pointer, status};
+use crate::errno::Errno;
+use crate::wr_id::MAX_SLOTS;
+
+/// A completion channel: it belongs to one CQ.
+struct Channel(NonNull<ibv_comp_channel>);
+
+/// The slots of a CQ's table of queues, and the room that is promised to them.
+#[derive(Default)]
+pub(crate) struct Slots {
+    /// Per free slot: its number and the sequence at which its next queue starts.
+    free: Vec<(u32, u64)>,
+    /// Slots ever used.
+    used: u32,
+    /// Entries of the CQ that are promised to queues.
+    reserved: u32,
+}
+
+/// A completion queue.
+pub(crate) struct CqHandle {
+    pub(crate) context: Arc<ContextHandle>,
+    ptr: NonNull<ibv_cq>,
+    channel: Option<Channel>,
+    /// Entries that it has.
+    pub(crate) capacity: u32,
+    /// Set when a queue that reports here is to be looked at by [`crate::raw::pd::PdHandle::sweep`].
+    pub(crate) sweep: Arc<AtomicBool>,
+    slots: Mutex<Slots>,
+    /// Events taken from the channel and not acknowledged yet.
+    unacknowledged: AtomicU32,
+}
+
+// SAFETY: an ibv_cq, an ibv_comp_channel and all calls on them may be used from any thread.
+unsafe impl Send for CqHandle {}
+// SAFETY: as above.
+unsafe impl Sync for CqHandle {}
+
+/// After so many events they are acknowledged: each acknowledgement takes a lock in the library.
+const ACKNOWLEDGE_AFTER: u32 = 256;
+
+impl CqHandle {
+    /// A CQ of at least `entries`, with a channel of its own if `events`.
+    pub(crate) fn create(
+        context: &Arc<ContextHandle>,
+        entries: u32,
+        events: bool,
+    ) -> Result<CqHandle, Errno> {
+        let verbs = &context.verbs;
+        let entries = c_int::try_from(entries).map_err(|_| Errno::EINVAL)?;
+        let channel = if events {
+            // SAFETY: the context is live (invariant 1).
+            Some(Channel(pointer(unsafe {
+                verbs.create_comp_channel(context.as_ptr())
+            })?))
+        } else {
+            None
+        };
+        let raw_channel = channel.as_ref().map_or(ptr::null_mut(), |c| c.0.as_ptr());
+        // SAFETY: the context and the channel, if any, are live; completion vector 0 always exists.
+        let made = pointer(unsafe {
+            verbs.create_cq(context.as_ptr(), entries, ptr::null_mut(), raw_channel, 0)
+        });
+        let ptr = match made {
+            Ok(ptr) => ptr,
+            Err(errno) => {
+                if let Some(channel) = channel {
+                    // SAFETY: the channel was made above and no CQ uses it.
+                    let _ = unsafe { verbs.destroy_comp_channel(channel.0.as_ptr()) };
+                }
+                return Err(errno);
+            }
+        };
+        // SAFETY: the library just made the CQ; it is valid until it is destroyed.
+        let capacity = u32::try_from(unsafe { ptr.as_ref().cqe }).unwrap_or(0);
+        Ok(CqHandle {
+            context: context.clone(),
+            ptr,
+            channel,
+            capacity,
+            sweep: Arc::default(),
+            slots: Mutex::default(),
+            unacknowledged: AtomicU32::new(0),
+        })
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut ibv_cq {
+        self.ptr.as_ptr()
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Slots> {
+        // The slots are valid after every single operation on them.
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Entries not promised to any queue yet.
+    pub(crate) fn unreserved(&self) -> u32 {
+        self.capacity - self.slots().reserved
+    }
+
+    /// Reserves a slot and `entries` of room. Returns the slot and the sequence that its queue starts with; `None` when
+    /// there is not so much room.
+    pub(crate) fn reserve(&self, entries: u32) -> Option<(u32, u64)> {
+        let mut slots = self.slots();
+        if entries > self.capacity - slots.reserved
+            || (slots.free.is_empty() && slots.used == MAX_SLOTS)
+        {
+            return None;
+        }
+        slots.reserved += entries;
+        let used = slots.used;
+        Some(slots.free.pop().unwrap_or_else(|| {
+            slots.used = used + 1;
+            (used, 0)
+        }))
+    }
+
+    /// Gives a slot and its room back; `next` is the sequence at which the next queue in it starts.
+    pub(crate) fn release(&self, slot: u32, entries: u32, next: u64) {
+        let mut slots = self.slots();
+        slots.reserved -= entries;
+        slots.free.push((slot, next));
+    }
+
+    /// Takes completions off the queue: up to `into.len()`.
+    #[inline]
+    pub(crate) fn poll(&self, into: &mut [ibv_wc]) -> Result<usize, Errno> {
+        // SAFETY: the CQ is live (invariant 1); `into` has room for as many completions as are asked for.
+        let found =
+            unsafe { ops::ibv_poll_cq(self.as_ptr(), into.len() as c_int, into.as_mut_ptr()) };
+        match usize::try_from(found) {
+            Ok(found) => Ok(found.min(into.len())),
+            Err(_) => Err(if found == -1 {
+                Errno::last()
+            } else {
+                Errno::from_raw(found.saturating_neg())
+            }),
+        }
+    }
+
+    /// Asks for one event at the next completion.
+    pub(crate) fn arm(&self) -> Result<(), Errno> {
+        // SAFETY: the CQ is live (invariant 1).
+        status(unsafe { ops::ibv_req_notify_cq(self.as_ptr(), 0) })
+    }
+
+    /// The descriptor that is readable when an event waits.
+    pub(crate) fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the channel is live as long as self, and so is its descriptor.
+        self.channel
+            .as_ref()
+            .map(|channel| unsafe { BorrowedFd::borrow_raw(channel.0.as_ref().fd) })
+    }
+
+    /// Takes one event off the channel. Blocks if none waits and the descriptor is blocking.
+    pub(crate) fn take_event(&self) -> Result<(), Errno> {
+        let channel = self.channel.as_ref().ok_or(Errno::EOPNOTSUPP)?;
+        let mut cq = ptr::null_mut();
+        let mut user = ptr::null_mut();
+        let verbs = &self.context.verbs;
+        // SAFETY: the channel is live; both places are pointers of the right type. The channel belongs to this CQ alone,
+        // so the event is of this CQ.
+        status(unsafe { verbs.get_cq_event(channel.0.as_ptr(), &mut cq, &mut user) })?;
+        if self.unacknowledged.fetch_add(1, Relaxed) + 1 >= ACKNOWLEDGE_AFTER {
+            self.acknowledge();
+        }
+        Ok(())
+    }
+
+    /// Acknowledges all events taken so far.
+    fn acknowledge(&self) {
+        let events = self.unacknowledged.swap(0, Relaxed);
+        if events != 0 {
+            // SAFETY: the CQ is live, and so many of its events were taken and not acknowledged.
+            unsafe { self.context.verbs.ack_cq_events(self.as_ptr(), events) };
+        }
+    }
+}
+
+impl Drop for CqHandle {
+    fn drop(&mut self) {
+        let verbs = &self.context.verbs;
+        self.acknowledge();
+        // SAFETY: the CQ is live, its QPs held an Arc to it and are gone (invariant 2), and no event is unacknowledged.
+        let mut result = status(unsafe { verbs.destroy_cq(self.as_ptr()) });
+        if let (Ok(()), Some(channel)) = (result, &self.channel) {
+            // SAFETY: the channel is live and its only CQ is destroyed.
+            result = status(unsafe { verbs.destroy_comp_channel(channel.0.as_ptr()) });
+        }
+        if let Err(errno) = result {
+            tracing::error!(device = %self.context.name, %errno, "a completion queue could not be destroyed and stays");
+            // A leaked CQ keeps its context open.
+            std::mem::forget(self.context.clone());
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The thin layer that talks to the verbs library: the only place of this crate with `unsafe`.
+//!
+//! Each type owns one verbs object and keeps the objects alive that it was made from. Three invariants carry the
+//! proofs in here:
+//!
+//! 1. **Live.** A handle's pointer comes from the call that made the object and is valid until the handle's own
+//!    destroy call returned success; afterwards it is not used again. A handle whose destroy call failed keeps its
+//!    parents for ever.
+//! 2. **Parents.** A handle holds its parents by `Arc`, so a parent is destroyed after its children.
+//! 3. **Regions.** The memory of a registered region is freed or handed back only after `ibv_dereg_mr` succeeded, and
+//!    that is called only when every queue that may hold requests on it has let go of them ([`crate::account`]) or is
+//!    destroyed. While registered, the bytes are reached through raw pointers only, never through references.
+
+pub(crate) mod context;
+pub(crate) mod cq;
+pub(crate) mod memory;
+pub(crate) mod pd;
+pub(crate) mod qp;
+
+use std::ffi::c_int;
+use std::ptr::NonNull;
+
+use crate::errno::Errno;
+
+/// The result of a verbs call that returns 0, an errno, or -1 with errno set.
+fn status(returned: c_int) -> Result<(), Errno> {
+    match returned {
+        0 => Ok(()),
+        -1 => Err(Errno::last()),
+        number => Err(Errno::from_raw(number.saturating_abs())),
+    }
+}
+
+/// The result of a verbs call that returns a pointer, or null with errno set.
+fn pointer<T>(returned: *mut T) -> Result<NonNull<T>, Errno> {
+    NonNull::new(returned).ok_or_else(Errno::last)
+}

@@ -1,0 +1,363 @@
+//! Protection domains and the regions in them.
+//!
+//! A region that is dropped while queues may still hold requests on it goes to its PD's list of retired regions, with
+//! the `posted` mark of each such queue. When a queue has let go of everything below its mark the mark falls away, and
+//! the region without marks is deregistered and freed. Nothing on the posting path takes part in this.
+
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rdma_core_sys::*;
+
+use super::context::ContextHandle;
+use super::memory::{Bytes, Memory};
+use super::{pointer, status};
+use crate::account::Queue;
+use crate::errno::Errno;
+use crate::wr_id::QueueKind;
+
+/// A queue that may still use a region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Number of its QP.
+    pub qp_num: u32,
+    /// Which of its queues.
+    pub queue: QueueKind,
+    /// Requests that were outstanding on the queue when it was looked at, any of which may use the region.
+    pub outstanding: u64,
+}
+
+impl std::fmt::Display for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} of QP {:#x} ({} outstanding)",
+            self.queue, self.qp_num, self.outstanding
+        )
+    }
+}
+
+/// A registered region: its memory, and what kind of queue ever got a request on it.
+pub(crate) struct Region {
+    bytes: Bytes,
+    mr: NonNull<ibv_mr>,
+    pub(crate) lkey: u32,
+    pub(crate) rkey: u32,
+    pub(crate) access: ibv_access_flags,
+    /// [`PdHandle::id`] of its PD.
+    pd: u64,
+    sent: AtomicBool,
+    received: AtomicBool,
+}
+
+// SAFETY: the region's bytes are reached by race-tolerant copies and atomics only, the other fields are plain values, and
+// ibv_dereg_mr may be called from any thread.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    pub(crate) fn addr(&self) -> u64 {
+        self.bytes.start().as_ptr() as u64
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(crate) fn holds(&self, offset: usize, len: usize) -> bool {
+        self.bytes.holds(offset, len)
+    }
+
+    /// Copies out of the region; the range was checked with [`Region::holds`].
+    pub(crate) fn read(&self, offset: usize, into: &mut [u8]) {
+        self.bytes.read(offset, into);
+    }
+
+    /// Copies into the region; the range was checked with [`Region::holds`].
+    pub(crate) fn write(&self, offset: usize, from: &[u8]) {
+        self.bytes.write(offset, from);
+    }
+
+    pub(crate) fn atomic(&self, offset: usize) -> Option<&AtomicU64> {
+        self.bytes.atomic(offset)
+    }
+
+    /// The bytes `offset..offset + len`; `None` if they do not all lie inside.
+    #[inline]
+    pub(crate) fn slice(&self, offset: usize, len: usize) -> Option<LocalSlice<'_>> {
+        let fits = self.holds(offset, len);
+        fits.then(|| LocalSlice {
+            region: self,
+            addr: self.addr() + offset as u64,
+            len,
+        })
+    }
+
+    /// Notes that a queue of this kind gets a request on the region. Called before the post, while the region is
+    /// borrowed, so a later drop of the region sees it.
+    #[inline]
+    pub(super) fn note_use(&self, kind: QueueKind) {
+        let flag = if kind == QueueKind::Send {
+            &self.sent
+        } else {
+            &self.received
+        };
+        if !flag.load(Relaxed) {
+            flag.store(true, Relaxed);
+        }
+    }
+
+    fn used_by(&self, kind: QueueKind) -> bool {
+        if kind == QueueKind::Send {
+            self.sent.load(Relaxed)
+        } else {
+            self.received.load(Relaxed)
+        }
+    }
+}
+
+/// A range of a registered region, borrowed for a post call.
+#[derive(Clone, Copy)]
+pub(crate) struct LocalSlice<'a> {
+    region: &'a Region,
+    addr: u64,
+    len: usize,
+}
+
+impl<'a> LocalSlice<'a> {
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    pub(crate) fn region(&self) -> &'a Region {
+        self.region
+    }
+
+    /// The entry for a queue of this kind of PD `pd`, after noting the use. `None`: the region is of another PD, whose
+    /// books would not hold it, or the range is longer than an entry can say.
+    #[inline]
+    pub(super) fn lend(&self, kind: QueueKind, pd: u64) -> Option<ibv_sge> {
+        let length = u32::try_from(self.len).ok()?;
+        if self.region.pd != pd {
+            return None;
+        }
+        self.region.note_use(kind);
+        Some(ibv_sge {
+            addr: self.addr,
+            length,
+            lkey: self.region.lkey,
+        })
+    }
+}
+
+/// A dropped region, waiting for queues to let go of it.
+struct Retired {
+    region: Region,
+    marks: Vec<(Arc<Queue>, u64)>,
+}
+
+#[derive(Default)]
+struct State {
+    queues: Vec<Arc<Queue>>,
+    retired: Vec<Retired>,
+}
+
+/// A protection domain.
+pub(crate) struct PdHandle {
+    pub(crate) context: Arc<ContextHandle>,
+    /// Unique among all PDs of the process, for ever.
+    pub(crate) id: u64,
+    ptr: NonNull<ibv_pd>,
+    state: Mutex<State>,
+}
+
+// SAFETY: an ibv_pd and all calls on it may be used from any thread; the rest is behind a mutex.
+unsafe impl Send for PdHandle {}
+// SAFETY: as above.
+unsafe impl Sync for PdHandle {}
+
+impl PdHandle {
+    pub(crate) fn alloc(context: &Arc<ContextHandle>) -> Result<PdHandle, Errno> {
+        // SAFETY: the context is live (invariant 1).
+        let ptr = pointer(unsafe { context.verbs.alloc_pd(context.as_ptr()) })?;
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let id = NEXT.fetch_add(1, Relaxed);
+        Ok(PdHandle {
+            context: context.clone(),
+            id,
+            ptr,
+            state: Mutex::default(),
+        })
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut ibv_pd {
+        self.ptr.as_ptr()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The lists are valid after every single operation on them, whoever panicked in between.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers `memory`; a refusal gives it back.
+    pub(crate) fn register(
+        &self,
+        memory: Memory,
+        access: ibv_access_flags,
+    ) -> Result<Region, (Errno, Memory)> {
+        let bytes = Bytes::new(memory);
+        let (start, len) = (bytes.start(), bytes.len());
+        // SAFETY: the PD is live (invariant 1) and the range is one allocation, which the Region keeps until the device has
+        // let go of it (invariant 3).
+        let mr = unsafe {
+            ops::ibv_reg_mr(
+                &self.context.verbs,
+                self.as_ptr(),
+                start.as_ptr().cast(),
+                len,
+                access.bits(),
+            )
+        };
+        match pointer(mr) {
+            Ok(mr) => {
+                // SAFETY: the library just made it; it is valid until it is deregistered.
+                let (lkey, rkey) = unsafe { (mr.as_ref().lkey, mr.as_ref().rkey) };
+                let (sent, received) = (AtomicBool::new(false), AtomicBool::new(false));
+                Ok(Region {
+                    bytes,
+                    mr,
+                    lkey,
+                    rkey,
+                    access,
+                    pd: self.id,
+                    sent,
+                    received,
+                })
+            }
+            Err(errno) => Err((errno, bytes.into_memory())),
+        }
+    }
+
+    /// Enters the queue of a new QP of this PD.
+    pub(super) fn enter_queue(&self, queue: Arc<Queue>) {
+        self.state().queues.push(queue);
+    }
+
+    /// Forgets queues whose QP is destroyed.
+    pub(super) fn leave_queues(&self) {
+        self.state().queues.retain(|queue| !queue.is_ended());
+    }
+
+    fn marks(state: &State, region: &Region) -> Vec<(Arc<Queue>, u64)> {
+        let users = state
+            .queues
+            .iter()
+            .filter(|queue| region.used_by(queue.kind));
+        let marks = users.map(|queue| (queue.clone(), queue.posted()));
+        marks.filter(|(queue, mark)| !queue.passed(*mark)).collect()
+    }
+
+    /// The queues that may still use the region.
+    pub(crate) fn holders(&self, region: &Region) -> Vec<Holder> {
+        let describe = |(queue, _): &(Arc<Queue>, u64)| Holder {
+            qp_num: queue.qp_num(),
+            queue: queue.kind,
+            outstanding: queue.account().pending,
+        };
+        Self::marks(&self.state(), region)
+            .iter()
+            .map(describe)
+            .collect()
+    }
+
+    /// Ends a region that its owner has no more use for: now if no queue holds it, later otherwise.
+    pub(crate) fn retire(&self, region: Region) {
+        let mut state = self.state();
+        let marks = Self::marks(&state, &region);
+        for (queue, _) in &marks {
+            queue.sweep.store(true, Relaxed);
+        }
+        state.retired.push(Retired { region, marks });
+        drop(state);
+        self.sweep();
+    }
+
+    /// Frees every retired region that no queue holds any more. Returns how many are left.
+    pub(crate) fn sweep(&self) -> usize {
+        let mut free = Vec::new();
+        let mut state = self.state();
+        for retired in &mut state.retired {
+            retired.marks.retain(|(queue, mark)| !queue.passed(*mark));
+            for (queue, _) in &retired.marks {
+                queue.sweep.store(true, Relaxed);
+            }
+        }
+        let mut index = 0;
+        while let Some(retired) = state.retired.get(index) {
+            if retired.marks.is_empty() {
+                free.push(state.retired.swap_remove(index).region);
+            } else {
+                index += 1;
+            }
+        }
+        let left = state.retired.len();
+        drop(state);
+        for region in free {
+            if let Err((errno, region)) = self.deregister(region) {
+                tracing::error!(
+                    device = %self.context.name, rkey = region.rkey, bytes = region.len(), %errno,
+                    "a region could not be deregistered; its memory is leaked"
+                );
+                std::mem::forget(region);
+            }
+        }
+        left
+    }
+
+    /// Gives the memory of a region back. The region comes back when queues hold it, or when the library refuses.
+    pub(crate) fn reclaim(&self, region: Region) -> Result<Memory, (Reclaim, Region)> {
+        let holders = self.holders(&region);
+        if !holders.is_empty() {
+            return Err((Reclaim::Held(holders), region));
+        }
+        self.deregister(region)
+            .map_err(|(errno, region)| (Reclaim::Refused(errno), region))
+    }
+
+    /// Deregisters a region that no queue holds.
+    fn deregister(&self, region: Region) -> Result<Memory, (Errno, Region)> {
+        // SAFETY: the MR is live: a Region is consumed by the only successful call of this, and it is of this PD. No queue
+        // has requests on it (both callers checked the marks), so this only ends access by remote peers.
+        match status(unsafe { self.context.verbs.dereg_mr(region.mr.as_ptr()) }) {
+            Ok(()) => Ok(region.bytes.into_memory()),
+            Err(errno) => Err((errno, region)),
+        }
+    }
+}
+
+/// Why the memory of a region cannot be had back.
+pub(crate) enum Reclaim {
+    Held(Vec<Holder>),
+    Refused(Errno),
+}
+
+impl Drop for PdHandle {
+    fn drop(&mut self) {
+        // Every QP of this PD held an Arc to it, so all queues are ended and every mark has passed.
+        let left = self.sweep();
+        // SAFETY: the PD is live, and its QPs and regions are gone or leaked together with an Arc to it (invariant 2).
+        let freed = status(unsafe { self.context.verbs.dealloc_pd(self.as_ptr()) });
+        if left != 0 || freed.is_err() {
+            let errno = freed.err();
+            tracing::error!(device = %self.context.name, ?errno, left, "a protection domain could not be freed and stays");
+            for retired in std::mem::take(&mut self.state().retired) {
+                std::mem::forget(retired);
+            }
+        }
+    }
+}
