@@ -252,7 +252,7 @@ struct Poller {
 ///
 /// ```
 /// use rdma_qp::Device;
-/// let device = Device::open_index(&rdma_soft::verbs(), 0)?;
+/// let device = Device::open_index(rdma_soft::verbs(), 0)?;
 /// let cq = device.create_cq(16)?;
 /// assert!(cq.poll()?.is_none());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -436,11 +436,10 @@ impl Cq {
                 return result;
             }
             if self.handle.event_fd().is_some() {
-                if self.arm()? == Armed::Ready {
-                    if let Some(result) = self.look_for(ticket)? {
-                        return result;
-                    }
-                    // Something else is there. The CQ is armed all the same: go on waiting.
+                // Whatever came before the arming gives no event: look once more.
+                let _ = self.arm()?;
+                if let Some(result) = self.look_for(ticket)? {
+                    return result;
                 }
                 if !self.sleep(deadline)? {
                     return self

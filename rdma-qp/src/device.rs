@@ -90,8 +90,8 @@ fn open_hint(errno: Errno) -> &'static str {
 /// ```
 /// use rdma_qp::Device;
 /// let verbs = rdma_soft::verbs();
-/// let name = Device::list(&verbs)?[0].name.clone();
-/// let device = Device::open(&verbs, &name)?;
+/// let name = Device::list(verbs)?[0].name.clone();
+/// let device = Device::open(verbs, &name)?;
 /// assert!(device.port_count() >= 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -35,9 +35,9 @@
 //! # let limit = Duration::from_secs(20);
 //! # let passive = std::thread::spawn(move || {
 //! #     let mut peer = listener.accept(limit).unwrap();
-//! #     end(&rdma_soft::verbs(), &mut peer, false).unwrap();
+//! #     end(rdma_soft::verbs(), &mut peer, false).unwrap();
 //! # });
-//! # end(&rdma_soft::verbs(), &mut tcp::connect(address, limit)?, true)?;
+//! # end(rdma_soft::verbs(), &mut tcp::connect(address, limit)?, true)?;
 //! # passive.join().unwrap();
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -86,7 +86,7 @@ fn join(holders: &[Holder]) -> String {
 ///
 /// ```
 /// use rdma_qp::{Access, Device, Memory};
-/// let device = Device::open_index(&rdma_soft::verbs(), 0)?;
+/// let device = Device::open_index(rdma_soft::verbs(), 0)?;
 /// let mr = device.alloc_pd()?.register(Memory::zeroed(4096), Access::REMOTE_WRITE)?;
 /// mr.write_at(0, b"hello")?;
 /// let mut bytes = [0; 5];

@@ -103,7 +103,7 @@ fn hint(errno: Errno) -> &'static str {
 ///
 /// ```
 /// use rdma_qp::Device;
-/// let device = Device::open_index(&rdma_soft::verbs(), 0)?;
+/// let device = Device::open_index(rdma_soft::verbs(), 0)?;
 /// let (pd, cq) = (device.alloc_pd()?, device.create_cq(256)?);
 /// let qp = pd.rc(&cq).send_depth(128).recv_depth(128).create()?;
 /// println!("{qp}");

@@ -108,7 +108,7 @@ pub struct QueryQpError {
 #[error("{} could not be destroyed: {source}", .qp.info.name())]
 pub struct CloseQpError<T: Transport> {
     /// The QP, to try again or to drop.
-    pub qp: Qp<T>,
+    pub qp: Box<Qp<T>>,
     /// What the library said.
     pub source: Errno,
 }
@@ -229,7 +229,10 @@ impl<T: Transport> Qp<T> {
     pub fn close(mut self) -> Result<(), CloseQpError<T>> {
         match self.handle.destroy() {
             Ok(()) => Ok(()),
-            Err(source) => Err(CloseQpError { qp: self, source }),
+            Err(source) => Err(CloseQpError {
+                qp: Box::new(self),
+                source,
+            }),
         }
     }
 }

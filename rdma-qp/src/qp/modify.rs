@@ -349,7 +349,7 @@ impl<T: Transport> Qp<T> {
     ///
     /// ```
     /// use rdma_qp::{Access, Device, ToInit, ToReset};
-    /// let device = Device::open_index(&rdma_soft::verbs(), 0)?;
+    /// let device = Device::open_index(rdma_soft::verbs(), 0)?;
     /// let (pd, cq) = (device.alloc_pd()?, device.create_cq(64)?);
     /// let mut qp = pd.rc(&cq).create()?;
     /// qp.to(ToInit { port: 1, pkey_index: 0, access: Access::REMOTE_READ })?;
