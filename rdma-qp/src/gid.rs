@@ -201,9 +201,17 @@ impl From<&GidChoice> for GidEntry {
 }
 
 fn list(f: &mut fmt::Formatter<'_>, verdicts: &[(GidEntry, Verdict)]) -> fmt::Result {
-    verdicts
+    let filled = verdicts
         .iter()
-        .try_for_each(|(entry, verdict)| write!(f, "\n  {entry}: {verdict}"))
+        .filter(|(_, verdict)| *verdict != Verdict::Empty);
+    filled
+        .clone()
+        .try_for_each(|(entry, verdict)| write!(f, "\n  {entry}: {verdict}"))?;
+    match verdicts.len() - filled.count() {
+        0 => Ok(()),
+        1 => f.write_str("\n  1 empty slot skipped"),
+        empty => write!(f, "\n  {empty} empty slots skipped"),
+    }
 }
 
 impl fmt::Display for GidChoice {
