@@ -62,6 +62,8 @@ enum Response {
         psn: Psn,
         old: u64,
         msn: u32,
+        /// It was given before.
+        again: bool,
     },
     Read {
         psn: Psn,
@@ -70,6 +72,8 @@ enum Response {
         packets: u32,
         sent: u32,
         msn: u32,
+        /// It was given, or begun, before.
+        again: bool,
     },
 }
 
@@ -111,12 +115,13 @@ impl Responder {
         all
     }
 
-    /// READ and atomic requests that are not answered yet.
-    fn open_fetches(&self) -> usize {
-        self.responses
-            .iter()
-            .filter(|r| !matches!(r, Response::Ack { .. }))
-            .count()
+    /// READ and atomic requests whose answers wait; those `again` were asked more than once.
+    fn open_fetches(&self, again: bool) -> usize {
+        let counts = |r: &&Response| match **r {
+            Response::Ack { .. } => false,
+            Response::Atomic { again: a, .. } | Response::Read { again: a, .. } => a == again,
+        };
+        self.responses.iter().filter(counts).count()
     }
 
     /// Acknowledges up to `psn`. One acknowledgement speaks for all before it.
@@ -431,7 +436,7 @@ impl Qp {
         self.check_remote(shared, &reth, read)?;
         let packets = reth.len.div_ceil(self.mtu).max(1);
         self.rq.advance(packets, true);
-        self.push_read(packet.bth.psn, &reth, packets);
+        self.push_read(packet.bth.psn, &reth, packets, false);
         Ok(())
     }
 
@@ -470,13 +475,14 @@ impl Qp {
             psn: packet.bth.psn,
             old,
             msn: self.rq.msn,
+            again: false,
         });
         Ok(())
     }
 
     /// At most `max_dest_rd_atomic` READs and atomics may wait for their answers.
     fn check_depth(&self) -> Result<(), Fault> {
-        let room = self.rq.open_fetches() < usize::from(self.attr.max_dest_rd_atomic);
+        let room = self.rq.open_fetches(false) < usize::from(self.attr.max_dest_rd_atomic);
         if room {
             Ok(())
         } else {
@@ -526,7 +532,7 @@ impl Qp {
         }
     }
 
-    fn push_read(&mut self, psn: Psn, reth: &Reth, packets: u32) {
+    fn push_read(&mut self, psn: Psn, reth: &Reth, packets: u32, again: bool) {
         let remote = Remote {
             addr: reth.va,
             rkey: reth.rkey,
@@ -539,6 +545,7 @@ impl Qp {
             packets,
             sent: 0,
             msn,
+            again,
         });
     }
 
@@ -560,7 +567,7 @@ impl Qp {
                 at >= sent as i32 && at < packets as i32
             }
         });
-        let room = self.rq.open_fetches() < 2 * usize::from(self.attr.max_dest_rd_atomic);
+        let room = self.rq.open_fetches(true) < usize::from(self.attr.max_dest_rd_atomic);
         match (info.op, packet.reth) {
             (Operation::Send | Operation::Write, _) => self.rq.ack(self.rq.epsn.minus(1)),
             (Operation::ReadRequest, Some(reth)) if !waits && room => {
@@ -570,7 +577,7 @@ impl Qp {
                 let fits = self.check_total(shared, reth.len).is_ok()
                     && self.check_remote(shared, &reth, read).is_ok();
                 if within && fits && self.allows(read).is_ok() {
-                    self.push_read(psn, &reth, packets);
+                    self.push_read(psn, &reth, packets, true);
                 }
             }
             (Operation::CompareSwap | Operation::FetchAdd, _) if !waits && room => {
@@ -579,6 +586,7 @@ impl Qp {
                         psn,
                         old,
                         msn: self.rq.msn,
+                        again: true,
                     });
                 }
             }
@@ -603,7 +611,7 @@ impl Qp {
                 };
                 (*psn, Operation::Ack, Place::Only, aeth, None)
             }
-            Response::Atomic { psn, old, msn } => {
+            Response::Atomic { psn, old, msn, .. } => {
                 let aeth = Aeth {
                     syndrome: Syndrome::Ack {
                         credits: CREDITS_NOT_USED,
@@ -619,6 +627,7 @@ impl Qp {
                 packets,
                 sent,
                 msn,
+                ..
             } => {
                 let place = Place::new(*sent == 0, *sent + 1 == *packets);
                 let offset = u64::from(*sent) * u64::from(self.mtu);

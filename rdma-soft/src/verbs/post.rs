@@ -27,11 +27,11 @@ pub(super) unsafe extern "C" fn post_send(
     let mut outcome = 0;
     // The list ends at the latest when the queue is full, even if it is a circle.
     while !next.is_null() {
-        // SAFETY: not null, so it is a request of the list that ibv_post_send(3) asks for.
-        match queue
-            .slot()
-            .and_then(|seq| unsafe { send_request(soft, next, seq) })
-        {
+        let made = queue.slot().and_then(|seq| {
+            // SAFETY: not null, so it is a request of the list that ibv_post_send(3) asks for.
+            unsafe { send_request(soft, next, seq) }
+        });
+        match made {
             Ok(wqe) => queue.push(wqe),
             Err(errno) => {
                 outcome = refuse(errno, next, bad_wr);
@@ -62,11 +62,11 @@ pub(super) unsafe extern "C" fn post_recv(
     let mut next = wr;
     let mut outcome = 0;
     while !next.is_null() {
-        // SAFETY: not null, so it is a request of the list that ibv_post_recv(3) asks for.
-        match queue
-            .slot()
-            .and_then(|seq| unsafe { recv_request(soft, next, seq) })
-        {
+        let made = queue.slot().and_then(|seq| {
+            // SAFETY: not null, so it is a request of the list that ibv_post_recv(3) asks for.
+            unsafe { recv_request(soft, next, seq) }
+        });
+        match made {
             Ok(wqe) => queue.push(wqe),
             Err(errno) => {
                 outcome = refuse(errno, next, bad_wr);

@@ -23,11 +23,12 @@ pub(super) struct QpObject {
     pub(super) max_msg_sz: AtomicU32,
 }
 
-/// Creates a Queue Pair; writes back the capacities, which are exactly those asked for.
+/// Creates a Queue Pair. Its capacities are exactly those asked for, so there is nothing to write
+/// back.
 ///
 /// # Safety
 /// The objects are null or live, of some verbs provider.
-unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
+unsafe fn create(pd: *mut ibv_pd, attr: &ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: the caller's promise.
     let (context, pd_soft, send_cq, recv_cq) = unsafe {
         (
@@ -108,7 +109,7 @@ pub(super) unsafe extern "C" fn create_qp(
         all.cap = (*attr).cap;
         all.qp_type = (*attr).qp_type;
         all.sq_sig_all = (*attr).sq_sig_all;
-        create(pd, &mut all)
+        create(pd, &all)
     };
     made.unwrap_or_else(fail)
 }
@@ -121,7 +122,7 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         return fail(Errno::INVAL);
     }
     // SAFETY: not null, so it is the struct that ibv_create_qp_ex(3) asks for.
-    let mut all = unsafe { attr.read() };
+    let all = unsafe { attr.read() };
     let mask = ibv_qp_init_attr_mask::from_bits_retain(all.comp_mask);
     let known = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD
         | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS;
@@ -131,18 +132,18 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         return fail(Errno::OPNOTSUPP);
     }
     let has_pd = mask.contains(ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD);
-    // SAFETY: the PD is one that the application got from a verbs provider and has not freed.
-    let of_pd = if has_pd {
-        unsafe { object::context(all.pd).map(|_| (*all.pd).context) }
-    } else {
-        Err(Errno::INVAL)
-    };
-    match of_pd {
-        // SAFETY: the objects are such that the application got from a verbs provider and has not
-        // destroyed.
-        Ok(of) if of == ctx => unsafe { create(all.pd, &mut all) }.unwrap_or_else(fail),
-        _ => fail(Errno::INVAL),
+    if !has_pd {
+        return fail(Errno::INVAL);
     }
+    // SAFETY: the PD and the other objects are such that the application got from a verbs provider and
+    // has not freed or destroyed.
+    let made = unsafe {
+        match object::context(all.pd) {
+            Ok(_) if (*all.pd).context == ctx => create(all.pd, &all),
+            _ => Err(Errno::INVAL),
+        }
+    };
+    made.unwrap_or_else(fail)
 }
 
 pub(super) unsafe extern "C" fn modify_qp(
