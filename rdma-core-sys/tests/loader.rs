@@ -2,115 +2,11 @@
 
 mod common;
 
+use common::Stub;
 use rdma_core_sys::{LoadError, Verbs, ops};
 use std::error::Error;
-use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-
-/// A library to build: what it exports, under which versions, and the GUID by which it is known.
-struct Stub {
-    symbols: Vec<(&'static str, Option<&'static str>)>,
-    guid: u64,
-}
-
-impl Stub {
-    /// Everything, in the versions of libibverbs.
-    fn whole(guid: u64) -> Self {
-        Self {
-            symbols: Verbs::SYMBOLS
-                .iter()
-                .map(|&(name, version, _)| (name, Some(version)))
-                .collect(),
-            guid,
-        }
-    }
-
-    fn without(mut self, symbol: &str) -> Self {
-        let before = self.symbols.len();
-        self.symbols.retain(|(name, _)| *name != symbol);
-        assert_eq!(self.symbols.len() + 1, before);
-        self
-    }
-
-    fn version(mut self, symbol: &str, version: &'static str) -> Self {
-        self.symbols
-            .iter_mut()
-            .find(|(name, _)| *name == symbol)
-            .unwrap()
-            .1 = Some(version);
-        self
-    }
-
-    fn unversioned(mut self) -> Self {
-        self.symbols
-            .iter_mut()
-            .for_each(|(_, version)| *version = None);
-        self
-    }
-
-    fn only(mut self, symbol: &str) -> Self {
-        self.symbols.retain(|(name, _)| *name == symbol);
-        assert_eq!(self.symbols.len(), 1);
-        self
-    }
-
-    /// Builds it as `dir/file`; `None` when there is no compiler.
-    fn build(&self, dir: &Path, file: &str) -> Option<PathBuf> {
-        std::fs::create_dir_all(dir).unwrap();
-        let mut code = String::new();
-        for (symbol, _) in &self.symbols {
-            let value = if *symbol == "ibv_get_device_guid" {
-                self.guid
-            } else {
-                0
-            };
-            writeln!(code, "unsigned long {symbol}(void) {{ return {value}; }}").unwrap();
-        }
-        let mut nodes: Vec<&str> = self
-            .symbols
-            .iter()
-            .filter_map(|(_, version)| *version)
-            .collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        let mut script = String::new();
-        for node in &nodes {
-            let members: Vec<_> = self
-                .symbols
-                .iter()
-                .filter(|(_, version)| *version == Some(node))
-                .map(|(name, _)| *name)
-                .collect();
-            writeln!(script, "{node} {{ global: {}; }};", members.join("; ")).unwrap();
-        }
-        let (source, map, library) = (
-            dir.join(format!("{file}.c")),
-            dir.join(format!("{file}.map")),
-            dir.join(file),
-        );
-        std::fs::write(&source, code).unwrap();
-        std::fs::write(&map, &script).unwrap();
-        let script = format!("-Wl,--version-script={}", map.display());
-        let mut args = vec![
-            "-shared",
-            "-fPIC",
-            "-o",
-            library.to_str().unwrap(),
-            source.to_str().unwrap(),
-        ];
-        if !nodes.is_empty() {
-            args.push(&script);
-        }
-        let output = common::cc(&args)?;
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        Some(library)
-    }
-}
 
 /// Builds a stub or skips the test.
 macro_rules! build {
