@@ -1,0 +1,1 @@
+//! Every operation of RC between two devices.

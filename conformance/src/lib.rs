@@ -1,0 +1,16 @@
+//! What holds a verbs device to the rules, whichever table it comes from.
+//!
+//! - [`device`]: a device, safe to call.
+//! - [`states`]: every move of a Queue Pair with every attribute mask one bit away from an allowed one, compared with
+//!   [`rdma_core_sys::rules`] (program `state-table`).
+//! - [`interop`]: every operation of RC between two devices, each as requester and as responder (program `interop`).
+//! - [`Tally`]: the line that ends the output of both.
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code)]
+pub mod device;
+pub mod interop;
+pub mod states;
+mod tally;
+
+pub use tally::Tally;
