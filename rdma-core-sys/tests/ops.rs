@@ -711,8 +711,9 @@ macro_rules! note {
         unsafe extern "C" fn function(_: *mut $type $(, $arg: $ty)*) $(-> $ret)? {
             called(stringify!($op));
             let mut all = [0; 5];
-            for (place, value) in all.iter_mut().zip([$( $arg.number() ),*] as [u64; _]) {
-                *place = value;
+            let arguments: &[u64] = &[$( $arg.number() ),*];
+            for (place, value) in all.iter_mut().zip(arguments) {
+                *place = *value;
             }
             ARGUMENTS.set(all);
             $( $value )?

@@ -40,7 +40,7 @@ macro_rules! verbs {
     )*) => {
         /// What libibverbs exports, as a table of C function pointers.
         ///
-        /// It comes from rdma-core ([`Verbs::open`]), from a program's own link ([`Verbs::linked`], feature `link`), or from a
+        /// It comes from rdma-core ([`Verbs::open`]), from a program's own link (`Verbs::linked`, feature `link`), or from a
         /// device in Rust, which fills it by a struct literal. Objects belong to the table that made them: never hand an object of
         /// one table to a function of another. What `infiniband/verbs.h` does inline is in [`ops`](crate::ops) and needs no table,
         /// because it goes through pointers inside the objects.

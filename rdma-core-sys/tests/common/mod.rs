@@ -24,9 +24,9 @@ pub fn cc(args: &[&str]) -> Option<Output> {
     }
 }
 
-/// A fresh directory for one test.
+/// A directory for one test.
 pub fn scratch(name: &str) -> PathBuf {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&dir).expect("a scratch directory");
     dir
 }
