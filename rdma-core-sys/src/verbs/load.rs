@@ -2,8 +2,10 @@
 
 use super::Verbs;
 use core::ffi::{CStr, c_char, c_void};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 /// What rdma-core installs.
 const LIBRARY: &str = "libibverbs.so.1";
@@ -111,9 +113,20 @@ impl Verbs {
                 source,
             }
         })?;
-        // The library stays for the life of the process, and so does its name.
-        Self::resolve(Box::leak(name.into_boxed_str()), &scope)
+        Self::resolve(intern(name), &scope)
     }
+}
+
+/// A library stays for the life of the process, and so does its name: one copy of each, however often it is loaded.
+fn intern(name: String) -> &'static str {
+    static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = names.get(&*name) {
+        return known;
+    }
+    let name = Box::leak(name.into_boxed_str());
+    names.insert(name);
+    name
 }
 
 /// Where the dynamic linker looks: a handle for dlsym(3).
