@@ -1,6 +1,7 @@
 //! The command `qp`: devices, files moved through Queue Pairs, and the transition table.
 #![forbid(unsafe_code)]
 
+mod copy;
 mod failure;
 mod states;
 mod term;
@@ -23,6 +24,8 @@ struct Cli {
 /// What to do.
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    /// Move a file between two processes by RDMA WRITE
+    Copy(Box<copy::Args>),
     /// Show which Queue Pair transitions exist, and which attributes each one needs
     States(states::Args),
 }
@@ -30,6 +33,7 @@ enum Command {
 fn main() -> ExitCode {
     let Cli { command } = Cli::parse();
     let ended = match command {
+        Command::Copy(args) => copy::run(*args),
         Command::States(args) => states::run(&args),
     };
     match ended {

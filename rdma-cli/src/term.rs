@@ -15,10 +15,6 @@ impl Style {
         Style(stream.is_terminal() && !dumb && !unwanted)
     }
 
-    /// Never styled.
-    #[cfg(test)]
-    pub const PLAIN: Style = Style(false);
-
     /// For what matters most.
     pub fn bold<T: fmt::Display>(self, text: T) -> Styled<T> {
         self.with("1", text)

@@ -1,0 +1,455 @@
+//! Options of `qp copy`, and what they amount to.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rdma_qp::{AckTimeout, PathMtu, RetryCount, Timing};
+use rdma_soft::link::{Faults, Probability, parse_duration};
+
+use crate::failure::Failure;
+
+/// Options of `qp copy`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  qp copy big.bin /mnt/copy.bin              both ends on this machine
+  qp copy --listen 127.0.0.1:7471 inbox/     in one terminal: receive one file into inbox/,
+  qp copy big.bin 127.0.0.1:7471             and in another: send it there
+
+DST is taken as HOST:PORT if it ends in a colon and a number and has no slash; for a file of such a name
+write ./name:1. The software device takes a free address of 127.0.0.0/8 for itself; RDMA_SOFT_ADDR chooses another.")]
+pub struct Args {
+    /// SRC DST: the file, and its copy (a file, a directory, or HOST:PORT of a waiting receiver); with --listen: DIR,
+    /// the directory to receive into
+    #[arg(value_name = "PATH", required = true, num_args = 1..=2)]
+    paths: Vec<OsString>,
+    /// Wait at this HOST:PORT for a sender; port 0 takes a free one
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// Replace a file that exists; to be given where it is received
+    #[arg(long)]
+    force: bool,
+    /// Print a report for machines: one JSON object on standard output, everything else on standard error
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    device: DeviceArgs,
+    #[command(flatten)]
+    timing: TimingArgs,
+    #[command(flatten)]
+    faults: FaultArgs,
+
+    /// Started by another `qp copy`: PATH is the destination itself
+    #[arg(long, hide = true, requires = "listen")]
+    child: bool,
+}
+
+/// Which device, and how to use it.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Device")]
+struct DeviceArgs {
+    /// An RDMA device as `qp devices` names it, instead of the software device
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// Its port, counted from 1
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    port: u8,
+    /// The GID table entry to use, instead of the best one
+    #[arg(long, value_name = "N")]
+    gid_index: Option<u32>,
+    /// Largest path MTU in bytes: 256, 512, 1024, 2048 or 4096
+    #[arg(long, value_name = "BYTES", value_parser = parse_mtu)]
+    mtu: Option<PathMtu>,
+    /// Record every frame that the software device sends and receives
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+}
+
+/// When to give up.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Retry budget, (retry_cnt + 1) x 4.096 us x 2^timeout")]
+struct TimingArgs {
+    /// Exponent of the acknowledgement timeout, 0 (for ever) to 31
+    #[arg(long, value_name = "EXP", default_value_t = TIMEOUT)]
+    timeout: u8,
+    /// Repetitions without an acknowledgement, 0 to 7
+    #[arg(long, value_name = "N", default_value_t = 7)]
+    retry_cnt: u8,
+}
+
+/// 4.096 us x 2^15 = 134 ms; with 7 repetitions a dead peer is an error after 1.07 s.
+const TIMEOUT: u8 = 15;
+
+/// What the software device does wrong on purpose.
+#[derive(Debug, Clone, clap::Args)]
+#[command(
+    next_help_heading = "Faults of the software device, at both ends that this command starts"
+)]
+struct FaultArgs {
+    /// Lose so many frames, such as 1%
+    #[arg(
+        long,
+        value_name = "RATE",
+        default_value = "0",
+        hide_default_value = true
+    )]
+    loss: Probability,
+    /// Deliver so many frames twice
+    #[arg(
+        long,
+        value_name = "RATE",
+        default_value = "0",
+        hide_default_value = true
+    )]
+    duplicate: Probability,
+    /// Deliver so many frames late, behind others
+    #[arg(
+        long,
+        value_name = "RATE",
+        default_value = "0",
+        hide_default_value = true
+    )]
+    reorder: Probability,
+    /// Flip a bit in so many frames
+    #[arg(
+        long,
+        value_name = "RATE",
+        default_value = "0",
+        hide_default_value = true
+    )]
+    corrupt: Probability,
+    /// Hold every frame back for so long, such as 200us
+    #[arg(long, value_name = "TIME", default_value = "0", hide_default_value = true, value_parser = parse_duration)]
+    delay: Duration,
+    /// Hold every frame back for up to so much longer
+    #[arg(long, value_name = "TIME", default_value = "0", hide_default_value = true, value_parser = parse_duration)]
+    jitter: Duration,
+    /// Seed of the faults: the same seed makes the same draws; random if not given, and printed
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+}
+
+fn parse_mtu(text: &str) -> Result<PathMtu, String> {
+    let bytes = text.parse().ok().and_then(PathMtu::from_bytes);
+    bytes.ok_or_else(|| "a path MTU is 256, 512, 1024, 2048 or 4096".to_owned())
+}
+
+/// What to do.
+#[derive(Debug)]
+pub enum Role {
+    /// Send to a receiver that this process starts.
+    Both {
+        /// The file.
+        source: PathBuf,
+        /// Its copy, or the directory for it.
+        destination: PathBuf,
+    },
+    /// Send to a receiver that waits.
+    Send {
+        /// The file.
+        source: PathBuf,
+        /// Where the receiver waits.
+        address: String,
+    },
+    /// Receive one file.
+    Receive {
+        /// Where to wait.
+        address: String,
+        /// The directory to receive into; the destination itself for a child.
+        place: PathBuf,
+    },
+}
+
+/// The options, checked.
+#[derive(Debug)]
+pub struct Plan {
+    /// What to do.
+    pub role: Role,
+    /// Which device, and how.
+    pub device: DeviceChoice,
+    /// When to give up.
+    pub timing: Timing,
+    /// Existing files may be replaced.
+    pub force: bool,
+    /// A report for machines is wanted.
+    pub json: bool,
+    /// Another `qp copy` started this one.
+    pub child: bool,
+}
+
+/// Which device, and how to use it.
+#[derive(Debug, Clone)]
+pub struct DeviceChoice {
+    /// A device of rdma-core; `None` is the software device.
+    pub name: Option<String>,
+    /// Port, counted from 1.
+    pub port: u8,
+    /// GID table entry; `None` is the best one.
+    pub gid_index: Option<u32>,
+    /// Largest path MTU.
+    pub mtu: Option<PathMtu>,
+    /// Capture file.
+    pub pcap: Option<PathBuf>,
+    /// Faults; `None` leaves them as the environment says.
+    pub faults: Option<Faults>,
+}
+
+impl Args {
+    /// What the options amount to.
+    ///
+    /// # Errors
+    /// Options that do not go together.
+    pub fn plan(self) -> Result<Plan, Failure> {
+        let timing = self.timing.check()?;
+        let faults = self.faults.check()?;
+        let DeviceArgs {
+            device: name,
+            port,
+            gid_index,
+            mtu,
+            pcap,
+        } = self.device;
+        if let (Some(name), true) = (&name, faults.is_some() || pcap.is_some()) {
+            let why = format!(
+                "faults and --pcap are of the software device: leave them out, or leave out --device {name}"
+            );
+            return Err(Failure::Usage(why));
+        }
+        let device = DeviceChoice {
+            name,
+            port,
+            gid_index,
+            mtu,
+            pcap,
+            faults,
+        };
+        let mut paths = self.paths.into_iter();
+        let role = match (self.listen, paths.next(), paths.next()) {
+            (Some(address), Some(place), None) => Role::Receive {
+                address,
+                place: place.into(),
+            },
+            (Some(_), _, _) => {
+                return Err(Failure::Usage(
+                    "--listen ADDR goes with one path: the directory to receive into".into(),
+                ));
+            }
+            (None, Some(source), Some(destination)) => match address_in(&destination) {
+                Some(_) if self.force => {
+                    let why =
+                        "--force is for the side that receives: give it to `qp copy --listen`";
+                    return Err(Failure::Usage(why.into()));
+                }
+                Some(address) => Role::Send {
+                    source: source.into(),
+                    address,
+                },
+                None => Role::Both {
+                    source: source.into(),
+                    destination: destination.into(),
+                },
+            },
+            _ => {
+                let why = "a copy needs two paths: qp copy SRC DST, or qp copy --listen ADDR DIR to receive";
+                return Err(Failure::Usage(why.into()));
+            }
+        };
+        Ok(Plan {
+            role,
+            device,
+            timing,
+            force: self.force,
+            json: self.json,
+            child: self.child,
+        })
+    }
+}
+
+/// `text` as HOST:PORT, unless it can only be a path.
+fn address_in(text: &OsStr) -> Option<String> {
+    let text = text.to_str()?;
+    let (host, port) = text.rsplit_once(':')?;
+    let is_address = !text.contains('/') && !host.is_empty() && port.parse::<u16>().is_ok();
+    (is_address && !Path::new(text).exists()).then(|| text.to_owned())
+}
+
+impl TimingArgs {
+    fn check(&self) -> Result<Timing, Failure> {
+        let wrong = |error: rdma_qp::OutOfRange| Failure::Usage(error.to_string());
+        Ok(Timing {
+            timeout: AckTimeout::from_code(self.timeout).map_err(wrong)?,
+            retry_cnt: RetryCount::new(self.retry_cnt).map_err(wrong)?,
+            ..Timing::default()
+        })
+    }
+}
+
+impl FaultArgs {
+    fn check(&self) -> Result<Option<Faults>, Failure> {
+        let FaultArgs {
+            loss,
+            duplicate,
+            reorder,
+            corrupt,
+            delay,
+            jitter,
+            seed,
+        } = *self;
+        let faults = Faults {
+            loss,
+            duplicate,
+            reorder,
+            corrupt,
+            delay,
+            jitter,
+            seed,
+        };
+        match (faults.is_none(), seed) {
+            (true, Some(_)) => Err(Failure::Usage(
+                "--seed without any fault has no effect: give --loss or another one".into(),
+            )),
+            (true, None) => Ok(None),
+            (false, Some(_)) => Ok(Some(faults)),
+            (false, None) => Ok(Some(Faults {
+                seed: Some(random_seed()?),
+                ..faults
+            })),
+        }
+    }
+}
+
+/// A seed that a person can type again.
+fn random_seed() -> Result<u64, Failure> {
+    let mut bytes = [0u8; 4];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| Failure::told(format!("no random seed: {error}")))?;
+    Ok(u32::from_ne_bytes(bytes).into())
+}
+
+impl Plan {
+    /// The options for the receiving process that this one starts.
+    pub fn child_options(&self) -> Vec<OsString> {
+        let mut options: Vec<OsString> = ["copy", "--listen", "127.0.0.1:0", "--child"]
+            .map(Into::into)
+            .to_vec();
+        let mut option =
+            |name: &str, value: String| options.push(format!("--{name}={value}").into());
+        let DeviceChoice {
+            name,
+            port,
+            gid_index,
+            mtu,
+            pcap: _,
+            faults,
+        } = &self.device;
+        if let Some(name) = name {
+            option("device", name.clone());
+        }
+        option("port", port.to_string());
+        if let Some(index) = gid_index {
+            option("gid-index", index.to_string());
+        }
+        if let Some(mtu) = mtu {
+            option("mtu", mtu.bytes().to_string());
+        }
+        option("timeout", self.timing.timeout.code().to_string());
+        option("retry-cnt", self.timing.retry_cnt.get().to_string());
+        if let Some(faults) = faults {
+            // Faults are written as name=value with commas between them, in the names of these options.
+            for (name, value) in faults
+                .to_string()
+                .split(',')
+                .filter_map(|entry| entry.split_once('='))
+            {
+                option(name, value.to_owned());
+            }
+        }
+        if self.force {
+            options.push("--force".into());
+        }
+        options
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn plan(line: &str) -> Result<Plan, String> {
+        let words = std::iter::once("copy").chain(line.split_whitespace());
+        let line = Line::try_parse_from(words).map_err(|error| error.to_string())?;
+        line.args.plan().map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn roles_follow_from_the_paths() {
+        let role = |line| plan(line).unwrap().role;
+        assert!(matches!(role("a b"), Role::Both { .. }));
+        assert!(matches!(role("a b:c"), Role::Both { .. }));
+        assert!(matches!(role("a ./b:1"), Role::Both { .. }));
+        assert!(matches!(role("a :1"), Role::Both { .. }));
+        assert!(matches!(role("a b:99999"), Role::Both { .. }));
+        assert!(matches!(role("a host:1"), Role::Send { address, .. } if address == "host:1"));
+        assert!(matches!(role("a [::1]:1"), Role::Send { address, .. } if address == "[::1]:1"));
+        assert!(matches!(
+            role("--listen 127.0.0.1:0 dir"),
+            Role::Receive { .. }
+        ));
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused_with_a_cure() {
+        for (line, word) in [
+            ("a", "two paths"),
+            ("--listen 127.0.0.1:0 a b", "one path"),
+            ("a host:1 --force", "--listen"),
+            ("a b --seed 7", "--loss"),
+            ("a b --device mlx5_0 --loss 1%", "software device"),
+            ("a b --retry-cnt 8", "0..=7"),
+            ("a b --timeout 32", "0..=31"),
+            ("a b --mtu 1500", "1024"),
+            ("a b --loss 2", "0% to 100%"),
+            ("a b --delay 5", "unit"),
+        ] {
+            let told = plan(line).unwrap_err();
+            assert!(told.contains(word), "{line}: {told}");
+        }
+    }
+
+    /// 3 times the budget is how long a dead peer may stay unnoticed; the budget is to be at most 2 s.
+    #[test]
+    fn the_default_budget_is_at_most_two_seconds() {
+        assert!(plan("a b").unwrap().timing.budget().unwrap() <= Duration::from_secs(2));
+    }
+
+    #[test]
+    fn a_child_gets_the_same_options() {
+        let line = "a b --loss 1% --delay 200us --jitter 1ms --seed 7 --mtu 1024 --timeout 12 --retry-cnt 3 --port 2 \
+                    --gid-index 4 --force --pcap file";
+        let parent = plan(line).unwrap();
+        let mut words: Vec<String> = parent
+            .child_options()
+            .iter()
+            .map(|word| word.to_str().unwrap().to_owned())
+            .collect();
+        words.remove(0);
+        let child = plan(&format!("{} b", words.join(" "))).unwrap();
+        assert!(child.child && child.force);
+        assert_eq!(child.timing, parent.timing);
+        assert_eq!(child.device.pcap, None, "one capture has both directions");
+        assert_eq!(
+            (child.device.faults, child.device.mtu),
+            (parent.device.faults, parent.device.mtu)
+        );
+        assert_eq!((child.device.port, child.device.gid_index), (2, Some(4)));
+    }
+}

@@ -1,0 +1,277 @@
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use super::*;
+
+/// A directory of this test alone, removed when dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("qp-file-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(&self.0)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn target(path: &Path, force: bool) -> Target {
+    Target::new(path, OsStr::new("unused"), force).unwrap()
+}
+
+/// Everything that a source gives: the chunks by number, and how it ended.
+fn read(source: &Source) -> (Vec<(u64, Vec<u8>)>, Result<Digest, String>, u64) {
+    let progress = Progress::default();
+    let mut chunks = Vec::new();
+    let mut end = Err("no end".to_owned());
+    source.read(
+        &progress,
+        || Some(Vec::new()),
+        |piece| {
+            match piece {
+                Piece::Chunk { index, bytes } => chunks.push((index, bytes)),
+                Piece::End(digest) => end = Ok(digest),
+                Piece::Failed(why) => end = Err(why),
+            }
+            true
+        },
+    );
+    (chunks, end, progress.skipped())
+}
+
+#[test]
+fn chunks_cover_a_file() {
+    let chunk = CHUNK as u64;
+    for (size, count, last) in [(0, 0, 0), (1, 1, 1), (chunk, 1, CHUNK), (chunk + 1, 2, 1)] {
+        assert_eq!(chunks(size), count);
+        assert_eq!(chunk_len(size, count.saturating_sub(1)), last);
+        assert_eq!(chunk_len(size, count), 0);
+    }
+    assert_eq!(chunk_len(5, u64::MAX), 0);
+}
+
+/// SHA-256 of "" and "abc" from FIPS 180-4's examples; that of 3 zeros from `printf '\0\0\0' | sha256sum`.
+#[test]
+fn digests_are_sha_256() {
+    let scratch = Scratch::new("digest");
+    for (content, digest) in [
+        (
+            &b""[..],
+            "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+        ),
+        (
+            b"abc",
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+        ),
+        (
+            b"\0\0\0",
+            "709e80c88487a2411e1ee4dfb9f22a861492d20c4765150c0c794abd70f8147c",
+        ),
+    ] {
+        fs::write(scratch.at("file"), content).unwrap();
+        let (_, end, _) = read(&Source::open(&scratch.at("file")).unwrap());
+        assert_eq!(end.unwrap().to_string(), digest);
+    }
+}
+
+#[test]
+fn zeros_are_left_out_and_still_counted() {
+    let scratch = Scratch::new("holes");
+    let path = scratch.at("sparse");
+    let file = fs::File::create(&path).unwrap();
+    let size = 9 * CHUNK as u64 + 10;
+    file.set_len(size).unwrap();
+    file.write_all_at(b"x", 2 * CHUNK as u64 + 7).unwrap();
+    file.write_all_at(&[0; CHUNK], 4 * CHUNK as u64).unwrap();
+    file.write_all_at(b"y", size - 1).unwrap();
+    let source = Source::open(&path).unwrap();
+    let (chunks, end, skipped) = read(&source);
+    assert_eq!(
+        chunks.iter().map(|(index, _)| *index).collect::<Vec<_>>(),
+        [2, 9]
+    );
+    assert_eq!(skipped, 8 * CHUNK as u64);
+    assert_eq!(chunks[1].1.len(), 10);
+
+    let (opened, partial) = target(&scratch.at("copy"), false)
+        .create(source.mode)
+        .unwrap();
+    for (index, bytes) in &chunks {
+        opened.write_at(index * CHUNK as u64, bytes).unwrap();
+    }
+    assert_eq!(opened.finish(size).unwrap(), end.unwrap());
+    partial.publish().unwrap();
+    assert_eq!(
+        fs::read(&path).unwrap(),
+        fs::read(scratch.at("copy")).unwrap()
+    );
+    let on_disk = fs::metadata(scratch.at("copy")).unwrap().blocks() * 512;
+    assert!(
+        on_disk <= 2 * CHUNK as u64 + 8192,
+        "{on_disk} bytes on disk: the zeros are no holes"
+    );
+}
+
+#[test]
+fn what_is_no_file_is_no_source() {
+    let scratch = Scratch::new("source");
+    let told = |path: &Path| Source::open(path).unwrap_err().to_string();
+    assert!(told(&scratch.0).contains("is a directory"));
+    assert!(told(&scratch.at("missing")).contains("No such file"));
+    std::os::unix::fs::symlink("nowhere", scratch.at("dangling")).unwrap();
+    assert!(told(&scratch.at("dangling")).contains("does not exist"));
+    assert!(told(Path::new("/dev/null")).contains("regular file"));
+}
+
+#[test]
+fn a_source_that_shrinks_is_noticed() {
+    let scratch = Scratch::new("shrinks");
+    fs::write(scratch.at("file"), vec![1; 3 * CHUNK]).unwrap();
+    let source = Source::open(&scratch.at("file")).unwrap();
+    fs::write(scratch.at("file"), vec![1; CHUNK + 1]).unwrap();
+    let (chunks, end, _) = read(&source);
+    assert_eq!(chunks.len(), 1);
+    assert!(end.unwrap_err().contains("became shorter"));
+}
+
+#[test]
+fn nothing_stands_under_the_final_name_before_it_is_whole() {
+    let scratch = Scratch::new("partial");
+    let (opened, partial) = target(&scratch.at("copy"), false).create(0o640).unwrap();
+    opened.write_at(0, b"half").unwrap();
+    assert!(!scratch.at("copy").exists());
+    assert_eq!(scratch.names().len(), 1);
+    drop(partial);
+    assert!(
+        scratch.names().is_empty(),
+        "the temporary file goes with its guard"
+    );
+}
+
+#[test]
+fn permissions_follow_the_source_without_its_special_bits() {
+    let scratch = Scratch::new("mode");
+    let (_, partial) = target(&scratch.at("copy"), false).create(0o4500).unwrap();
+    partial.publish().unwrap();
+    let mode = fs::metadata(scratch.at("copy"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o7777, 0o500);
+}
+
+#[test]
+fn what_exists_is_kept_unless_forced() {
+    let scratch = Scratch::new("exists");
+    let path = scratch.at("copy");
+    fs::write(&path, "old").unwrap();
+    assert!(
+        target(&path, false)
+            .create(0o600)
+            .unwrap_err()
+            .contains("--force")
+    );
+    let (opened, partial) = target(&path, true).create(0o600).unwrap();
+    opened.write_at(0, b"new").unwrap();
+    partial.publish().unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"new");
+
+    fs::create_dir(scratch.at("folder")).unwrap();
+    let folder = Target {
+        path: scratch.at("folder"),
+        force: true,
+    };
+    assert!(folder.check().unwrap_err().contains("directory"));
+    let device = Target {
+        path: "/dev/null".into(),
+        force: true,
+    };
+    assert!(device.check().unwrap_err().contains("no regular file"));
+}
+
+#[test]
+fn what_appears_meanwhile_is_kept_too() {
+    let scratch = Scratch::new("meanwhile");
+    let path = scratch.at("copy");
+    let (_, partial) = target(&path, false).create(0o600).unwrap();
+    fs::write(&path, "somebody else's").unwrap();
+    assert!(partial.publish().unwrap_err().contains("exists already"));
+    assert_eq!(scratch.names(), ["copy"]);
+    assert_eq!(fs::read(&path).unwrap(), b"somebody else's");
+}
+
+#[test]
+fn remains_of_killed_processes_are_swept_and_those_at_work_are_not() {
+    let scratch = Scratch::new("sweep");
+    let path = scratch.at("copy");
+    for name in [".copy.qp-copy-1", ".copy.qp-copy-x", ".other.qp-copy-1"] {
+        fs::write(scratch.at(name), "half").unwrap();
+    }
+    let busy = fs::File::create(scratch.at(".copy.qp-copy-2")).unwrap();
+    rustix::fs::flock(&busy, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let (_, partial) = target(&path, false).create(0o600).unwrap();
+    partial.publish().unwrap();
+    assert_eq!(
+        scratch.names(),
+        [
+            ".copy.qp-copy-2",
+            ".copy.qp-copy-x",
+            ".other.qp-copy-1",
+            "copy"
+        ]
+    );
+}
+
+#[test]
+fn names_from_the_peer_stay_in_the_directory() {
+    let scratch = Scratch::new("names");
+    for name in ["", ".", "..", "a/b", "../up", "/etc/passwd", "nul\0"] {
+        assert!(
+            Target::new(&scratch.0, OsStr::new(name), true).is_err(),
+            "{name:?}"
+        );
+    }
+    let target = Target::new(&scratch.0, OsStr::new("plain name"), false).unwrap();
+    assert_eq!(target.path, scratch.at("plain name"));
+}
+
+#[test]
+fn the_longest_name_has_a_temporary_one() {
+    let scratch = Scratch::new("long");
+    let path = scratch.at(&"n".repeat(255));
+    let (_, partial) = target(&path, false).create(0o600).unwrap();
+    partial.publish().unwrap();
+    assert!(path.exists());
+}
+
+#[test]
+fn a_directory_that_is_not_there_is_named() {
+    let scratch = Scratch::new("nodir");
+    let why = target(&scratch.at("no/copy"), false)
+        .create(0o600)
+        .unwrap_err();
+    assert!(
+        why.contains("no/copy") && why.contains("create the directory"),
+        "{why}"
+    );
+}

@@ -1,0 +1,383 @@
+//! The end that gets the file.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rdma_qp::Mr;
+use rdma_qp::exchange::tcp::{Channel, Listener};
+
+use super::args::Plan;
+use super::connection::{Connection, Event, give_reason, give_up};
+use super::console::Console;
+use super::end::{LocalEnd, told};
+use super::file::{CHUNK, Digest, Opened, Partial, Target, chunk_len};
+use super::interrupt::Interrupt;
+use super::protocol::{Message, Offer, SLOTS, hear, say};
+use super::report::Report;
+use super::sender::out_of_place;
+use super::wake::{Bell, sleep_on};
+use crate::failure::Failure;
+
+/// How long the sender may take for each step before the transfer.
+const STEP: Duration = Duration::from_secs(10);
+/// How long to sleep at most while nobody comes.
+const NAP: Duration = Duration::from_secs(3600);
+
+/// Waits for one sender, and receives its file into `place`.
+///
+/// # Errors
+/// Anything that keeps the file from arriving whole; then nothing of it is left.
+pub fn receive(
+    plan: &Plan,
+    listener: Listener,
+    place: &Path,
+    end: LocalEnd,
+    interrupt: Interrupt,
+    console: &Console,
+) -> Result<Report, Failure> {
+    let mut channel = accept(&listener, plan.child, &interrupt)?;
+    // One file is received: whoever comes later is told so by the system.
+    drop(listener);
+    let (offer, target) = welcome(&mut channel, place, plan.force)?;
+    let (opened, partial) = match target.create(offer.mode) {
+        Ok(created) => created,
+        Err(why) => return Err(refuse(&mut channel, Failure::Told(why))),
+    };
+    let path = target.path.display().to_string();
+    say(&mut channel, &Message::Accept { path: path.clone() })
+        .map_err(|broken| give_reason("sender", None, broken))?;
+    let offered = [end.slots.remote()];
+    let connection = match Connection::new(end, channel, interrupt, "sender", &offered) {
+        Ok((connection, _)) => connection,
+        Err((failure, mut channel)) => return Err(refuse(&mut channel, failure)),
+    };
+    let mut receiving = Receiving::begin(connection, opened, offer.size, console)?;
+    let received = receiving.run(partial);
+    console.finish();
+    let Received {
+        digest,
+        seconds,
+        verify_seconds,
+    } = match received {
+        Ok(received) => received,
+        Err(failure) => {
+            receiving.connection.give_up(&failure);
+            return Err(failure);
+        }
+    };
+    let (path_mtu, moved) = (receiving.connection.path_mtu(), receiving.bytes);
+    let (own, theirs, side_channel_bytes) = receiving.stop().finish()?;
+    Ok(Report {
+        destination: path,
+        bytes: offer.size,
+        bytes_moved: moved,
+        seconds,
+        bytes_per_second: offer.size as f64 / seconds.max(1e-9),
+        verify_seconds,
+        sha256: digest.to_string(),
+        side_channel_bytes,
+        retry_budget_seconds: plan.timing.budget().map(|budget| budget.as_secs_f64()),
+        path_mtu,
+        sender: theirs,
+        receiver: Some(own),
+    })
+}
+
+/// Waits for a sender; a child does not wait longer than its parent may take.
+fn accept(listener: &Listener, child: bool, interrupt: &Interrupt) -> Result<Channel, Failure> {
+    if !child {
+        sleep_on([listener.as_fd(), interrupt.as_fd()], NAP).map_err(told)?;
+        while !interrupt.came() {
+            match listener.accept(Duration::ZERO) {
+                Ok(mut channel) => {
+                    channel.set_limit(STEP);
+                    return Ok(channel);
+                }
+                Err(rdma_qp::exchange::ExchangeError::TimedOut { .. }) => {
+                    sleep_on([listener.as_fd(), interrupt.as_fd()], NAP).map_err(told)?;
+                }
+                Err(error) => return Err(told(error)),
+            }
+        }
+        return Err(Failure::Interrupted);
+    }
+    listener.accept(STEP).map_err(told)
+}
+
+/// Gives up, and tells the sender why.
+fn refuse(channel: &mut Channel, failure: Failure) -> Failure {
+    give_up(channel, &failure);
+    failure
+}
+
+/// Hears what the sender has, and finds the place for it.
+fn welcome(channel: &mut Channel, place: &Path, force: bool) -> Result<(Offer, Target), Failure> {
+    let offer = match hear(channel) {
+        Ok(Message::Offer(offer)) => offer,
+        Ok(other) => return Err(out_of_place(&other)),
+        Err(broken) => return Err(give_reason("sender", None, broken)),
+    };
+    let placed = offer
+        .check()
+        .and_then(|()| Target::new(place, OsStr::from_bytes(&offer.name), force));
+    match placed {
+        Ok(target) => Ok((offer, target)),
+        Err(why) => Err(refuse(channel, Failure::Told(why))),
+    }
+}
+
+/// Work for the thread that writes.
+enum Job {
+    /// Write the chunk in a slot to the file.
+    Write {
+        /// Its number in the file.
+        index: u64,
+        /// Where it is in the slots.
+        slot: usize,
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// Everything is written: read it back.
+    Finish,
+}
+
+/// A transfer under way.
+struct Receiving<'a> {
+    connection: Connection,
+    console: &'a Console,
+    jobs: Sender<Job>,
+    /// What the thread that writes has to say: one digest, or why there is none.
+    results: Receiver<Result<Digest, String>>,
+    writer: JoinHandle<()>,
+    /// Rung by that thread.
+    bell: Bell,
+    /// Chunks written to the file, counted by that thread.
+    written: Arc<AtomicU64>,
+    size: u64,
+    /// Chunks that came, and how many were given back so far.
+    came: u64,
+    told: u64,
+    /// Chunks before this one have come or are zeros.
+    next: u64,
+    /// Bytes that came.
+    bytes: u64,
+}
+
+/// How a transfer ended.
+struct Received {
+    digest: Digest,
+    seconds: f64,
+    verify_seconds: f64,
+}
+
+impl<'a> Receiving<'a> {
+    /// Starts the thread that writes.
+    fn begin(
+        connection: Connection,
+        opened: Opened,
+        size: u64,
+        console: &'a Console,
+    ) -> Result<Receiving<'a>, Failure> {
+        let (jobs, queue) = mpsc::channel();
+        let (say, results) = mpsc::channel();
+        let bell = Bell::new().map_err(told)?;
+        let written = Arc::new(AtomicU64::new(0));
+        let (slots, ringing, counted) = (
+            connection.end().slots.clone(),
+            bell.clone(),
+            written.clone(),
+        );
+        let write = move || {
+            if let Some(result) =
+                write_all(&queue, &opened, &slots, size, &counted, &ringing).transpose()
+            {
+                let _ = say.send(result);
+            }
+            drop((slots, say));
+            ringing.ring();
+        };
+        let writer = thread::Builder::new()
+            .name("qp-write".into())
+            .spawn(write)
+            .map_err(told)?;
+        console.begin(size);
+        Ok(Receiving {
+            connection,
+            console,
+            jobs,
+            results,
+            writer,
+            bell,
+            written,
+            size,
+            came: 0,
+            told: 0,
+            next: 0,
+            bytes: 0,
+        })
+    }
+
+    /// Receives everything, checks it, and gives it its final name.
+    fn run(&mut self, partial: Partial) -> Result<Received, Failure> {
+        let began = Instant::now();
+        let mut expected: Option<(u64, String)> = None;
+        let mut finished: Option<Instant> = None;
+        loop {
+            match self.connection.message()? {
+                Some(Message::Sent { chunks, sha256 }) if expected.is_none() => {
+                    expected = Some((chunks, sha256))
+                }
+                Some(other) => return Err(out_of_place(&other)),
+                None => {}
+            }
+            let moved = self.collect()?;
+            self.give_back()?;
+            if finished.is_none()
+                && expected
+                    .as_ref()
+                    .is_some_and(|(chunks, _)| *chunks <= self.came)
+            {
+                self.job(Job::Finish)?;
+                finished = Some(Instant::now());
+                self.console
+                    .wait("bringing it to the disk and reading it back");
+            }
+            match (self.results.try_recv(), &expected, finished) {
+                (Ok(Ok(digest)), Some((chunks, sha256)), Some(finished)) => {
+                    let seconds = finished.duration_since(began).as_secs_f64();
+                    let verify_seconds = finished.elapsed().as_secs_f64();
+                    self.conclude(digest, *chunks, sha256, partial)?;
+                    return Ok(Received {
+                        digest,
+                        seconds,
+                        verify_seconds,
+                    });
+                }
+                (Ok(Err(why)), ..) => return Err(Failure::Told(why)),
+                (Ok(Ok(_)), ..) | (Err(TryRecvError::Disconnected), ..) => {
+                    return Err(Failure::told(
+                        "the thread that writes the destination ended too early",
+                    ));
+                }
+                (Err(TryRecvError::Empty), ..) => {}
+            }
+            if !moved {
+                self.connection.sleep(&self.bell)?;
+            }
+        }
+    }
+
+    /// Takes what happened on the Queue Pair. True if anything did.
+    fn collect(&mut self) -> Result<bool, Failure> {
+        let mut any = false;
+        while let Some(event) = self.connection.event()? {
+            any = true;
+            let Event::Came { imm, len } = event else {
+                continue;
+            };
+            let index = u64::from(imm);
+            let due = chunk_len(self.size, index);
+            if index < self.next || len as usize != due || due == 0 {
+                return Err(Failure::told(format!(
+                    "the sender wrote {len} bytes as chunk {index}, where {due} were due"
+                )));
+            }
+            let slot = (self.came % u64::from(SLOTS)) as usize * CHUNK;
+            self.job(Job::Write {
+                index,
+                slot,
+                len: due,
+            })?;
+            self.came += 1;
+            self.next = index + 1;
+            self.bytes += u64::from(len);
+            self.console
+                .progress((self.next * CHUNK as u64).min(self.size));
+        }
+        Ok(any)
+    }
+
+    fn job(&self, job: Job) -> Result<(), Failure> {
+        // If the thread ended, what it said comes next.
+        let _ = self.jobs.send(job);
+        Ok(())
+    }
+
+    /// Tells the sender which slots are free again.
+    fn give_back(&mut self) -> Result<(), Failure> {
+        let written = self.written.load(Ordering::Acquire);
+        if written != self.told && self.connection.send(written as u32)? {
+            self.told = written;
+        }
+        Ok(())
+    }
+
+    /// Compares the digests, and gives the file its name.
+    fn conclude(
+        &mut self,
+        digest: Digest,
+        chunks: u64,
+        sha256: &str,
+        partial: Partial,
+    ) -> Result<(), Failure> {
+        let here = digest.to_string();
+        if chunks != self.came || here != sha256 {
+            return Err(Failure::told(format!(
+                "what was read back from the disk is not what was sent ({} of {chunks} chunks, sha256 {here} instead of {sha256}): \
+                 nothing was kept; look at the disk and the memory of this machine, then copy it again",
+                self.came
+            )));
+        }
+        partial.publish().map_err(Failure::Told)?;
+        self.connection.say(&Message::Done)
+    }
+
+    /// Ends the thread, and leaves the connection.
+    fn stop(self) -> Connection {
+        let Receiving {
+            connection,
+            jobs,
+            writer,
+            ..
+        } = self;
+        drop(jobs);
+        // It has said all that it had to say.
+        let _ = writer.join();
+        connection
+    }
+}
+
+/// Writes chunks until everything is there; then reads it back. `None`: nobody wants the file any more.
+fn write_all(
+    queue: &Receiver<Job>,
+    opened: &Opened,
+    slots: &Mr,
+    size: u64,
+    written: &AtomicU64,
+    bell: &Bell,
+) -> Result<Option<Digest>, String> {
+    let mut bytes = vec![0; CHUNK];
+    loop {
+        match queue.recv() {
+            Ok(Job::Write { index, slot, len }) => {
+                let bytes = &mut bytes[..len];
+                slots
+                    .read_at(slot, bytes)
+                    .map_err(|error| error.to_string())?;
+                opened.write_at(index * CHUNK as u64, bytes)?;
+                // After this the sender may use the slot again.
+                written.fetch_add(1, Ordering::Release);
+                bell.ring();
+            }
+            Ok(Job::Finish) => return opened.finish(size).map(Some),
+            Err(_) => return Ok(None),
+        }
+    }
+}
