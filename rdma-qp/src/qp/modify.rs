@@ -182,8 +182,8 @@ pub struct ModifyReport {
 
 /// A modify was not made: refused before the call, or by the provider.
 ///
-/// `Display` is one line; the alternate form `{:#}` adds mask, attributes, GIDs and MTUs.
-#[derive(Clone, Debug)]
+/// `Display` is one line; the alternate form `{:#}` adds mask, attributes, GIDs and MTUs, and so does `Debug`.
+#[derive(Clone)]
 pub struct ModifyError(Box<ModifyReport>);
 
 impl ModifyError {
@@ -218,6 +218,12 @@ impl Deref for ModifyError {
 impl std::error::Error for ModifyError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.0.provider.as_ref().map(|errno| errno as _)
+    }
+}
+
+impl fmt::Debug for ModifyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:#}")
     }
 }
 

@@ -1,0 +1,697 @@
+//! What is refused before the provider is called, what the provider refuses, and what is said about it.
+
+mod fake;
+
+use fake::{Fake, wc};
+use rdma_core_sys::*;
+use rdma_qp::{
+    Access, AckTimeout, CreateQpError, Device, Errno, Global, Memory, OpenError, Path, PathMtu,
+    PostError, Problem, Psn, Qp, QueueKind, RetryCount, RnrRetry, RnrTimer, ToErr, ToInit, ToReset,
+    ToRtr, ToRts, ToSqd,
+};
+
+fn device() -> Device {
+    Device::open(&fake::verbs(), "fake0").unwrap()
+}
+
+/// A QP whose PD and CQ are dropped already.
+fn qp() -> Qp {
+    let device = device();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
+    pd.rc(&cq).create().unwrap()
+}
+
+fn init(port: u8) -> ToInit {
+    ToInit {
+        port,
+        pkey_index: 0,
+        access: Access::empty(),
+    }
+}
+
+fn rtr(sgid_index: u8, dgid: &str) -> ToRtr {
+    let dgid = dgid.parse::<std::net::Ipv6Addr>().unwrap().into();
+    let global = Global {
+        dgid,
+        sgid_index,
+        hop_limit: 64,
+        traffic_class: 0,
+        flow_label: 0,
+    };
+    ToRtr {
+        path: Path {
+            port: 1,
+            lid: 0,
+            service_level: 0,
+            global: Some(global),
+        },
+        path_mtu: PathMtu::Mtu1024,
+        dest_qp_num: 0x77,
+        rq_psn: Psn::new(1).unwrap(),
+        max_dest_rd_atomic: 4,
+        min_rnr_timer: RnrTimer::from_code(12).unwrap(),
+    }
+}
+
+fn rts() -> ToRts {
+    ToRts {
+        sq_psn: Psn::new(2).unwrap(),
+        timeout: AckTimeout::from_code(14).unwrap(),
+        retry_cnt: RetryCount::MAX,
+        rnr_retry: RnrRetry::FOREVER,
+        max_rd_atomic: 16,
+    }
+}
+
+const PEER: &str = "::ffff:10.0.0.7";
+
+/// A QP in RTR, on port 1.
+fn in_rtr() -> Qp {
+    let mut qp = qp();
+    qp.to(init(1)).unwrap();
+    qp.to(rtr(3, PEER)).unwrap();
+    qp
+}
+
+#[test]
+fn everything_wrong_is_named_at_once_and_the_provider_is_not_called() {
+    let fake = Fake::new();
+    let mut qp = qp();
+    let mut attr = ibv_qp_attr::zeroed();
+    (attr.qp_state, attr.port_num, attr.pkey_index) = (IBV_QPS_INIT, 3, 9);
+    let mask = IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_TIMEOUT;
+    attr.timeout = 32;
+    let error = qp.modify(&attr, mask).unwrap_err();
+    let text = error.to_string();
+    for part in [
+        &format!("RESET -> INIT refused on fake0 QP {:#x}: ", qp.qp_num())[..],
+        "missing IBV_QP_ACCESS_FLAGS",
+        "not allowed IBV_QP_TIMEOUT",
+        "port_num is 3: must be 1 to 2",
+        "timeout is 32: must be 0 to 31",
+        "Nothing was changed.",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+    assert_eq!(error.errno(), Errno::EINVAL);
+    assert!(error.refused_before_call());
+    assert_eq!(fake.count("modify_qp"), 0);
+    assert_eq!(qp.state().unwrap(), IBV_QPS_RESET);
+}
+
+#[test]
+fn the_real_state_is_asked_for() {
+    let fake = Fake::new();
+    let mut qp = in_rtr();
+    qp.to(rts()).unwrap();
+    fake.set_state(qp.qp_num(), IBV_QPS_ERR);
+    let error = qp.to(ToSqd { notify: false }).unwrap_err();
+    assert!(
+        error.to_string().starts_with("ERR -> SQD refused"),
+        "{error}"
+    );
+    assert!(
+        error.to_string().contains("not a transition") && error.to_string().contains("RESET, ERR"),
+        "{error}"
+    );
+    assert_eq!(error.from, Some(IBV_QPS_ERR));
+}
+
+#[test]
+fn the_errno_of_the_provider_is_kept_with_the_context() {
+    let fake = Fake::new();
+    let mut qp = qp();
+    qp.to(init(1)).unwrap();
+    fake.fail("modify_qp", 110);
+    let error = qp.to(rtr(3, PEER)).unwrap_err();
+    assert_eq!(error.errno().raw_os_error(), 110);
+    assert!(!error.refused_before_call());
+    let source = std::error::Error::source(&error).and_then(|s| s.downcast_ref::<Errno>());
+    assert_eq!(source, Some(&Errno::from_raw(110)));
+    let text = format!("{error:#}");
+    for part in [
+        "INIT -> RTR refused by the provider on fake0/1",
+        "ETIMEDOUT (110)",
+        "no neighbour ::ffff:10.0.0.7 from index 3 (::ffff:10.0.0.5, RoCE v2)",
+        "transport RC, mask IBV_QP_STATE, IBV_QP_AV, IBV_QP_PATH_MTU, IBV_QP_RQ_PSN",
+        "dgid ::ffff:10.0.0.7, sgid_index 3, hop_limit 64",
+        "local GID: index 3 (::ffff:10.0.0.5, RoCE v2), netdev 7",
+        "path_mtu 1024, active MTU of the port 1024",
+        "dest_qp_num 0x77",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+    // The same move again: the refusal changed nothing.
+    qp.to(rtr(3, PEER)).unwrap();
+}
+
+#[test]
+fn three_calls_wrong_in_three_ways_give_three_reports() {
+    let _fake = Fake::new();
+    let mut qp = qp();
+    qp.to(init(1)).unwrap();
+    let lower = |to: &ToRtr| rdma_qp::Transition::<rdma_qp::Rc>::lower(to);
+    let (attr, mask) = lower(&rtr(3, PEER));
+    let a = qp
+        .modify(&attr, mask - IBV_QP_MIN_RNR_TIMER)
+        .unwrap_err()
+        .to_string();
+    let b = qp
+        .modify(&attr, mask | IBV_QP_TIMEOUT)
+        .unwrap_err()
+        .to_string();
+    let c = qp
+        .to(ToRtr {
+            path_mtu: PathMtu::Mtu4096,
+            ..rtr(3, PEER)
+        })
+        .unwrap_err()
+        .to_string();
+    assert!(a.contains("missing IBV_QP_MIN_RNR_TIMER"), "{a}");
+    assert!(b.contains("not allowed IBV_QP_TIMEOUT"), "{b}");
+    assert!(
+        c.contains("path_mtu is 4096 bytes: the port's active MTU is 1024"),
+        "{c}"
+    );
+}
+
+#[test]
+fn a_family_mismatch_is_refused_with_the_right_index() {
+    let fake = Fake::new();
+    let mut qp = qp();
+    qp.to(init(1)).unwrap();
+    let error = qp.to(rtr(0, PEER)).unwrap_err();
+    let expected = format!(
+        "INIT -> RTR refused on fake0/1 QP {:#x}: sgid_index 0 is fe80::1 (link-local, RoCE v2) but dgid is \
+         ::ffff:10.0.0.7 (IPv4): choose index 3 (::ffff:10.0.0.5, RoCE v2). Nothing was changed.",
+        qp.qp_num()
+    );
+    assert_eq!(error.to_string(), expected);
+    assert_eq!(fake.count("modify_qp"), 1, "only the move to INIT");
+}
+
+#[test]
+fn bad_gids_are_told_apart() {
+    let _fake = Fake::new();
+    let mut qp = qp();
+    qp.to(init(1)).unwrap();
+    let mut text = |to: ToRtr| qp.to(to).unwrap_err().to_string();
+    assert!(
+        text(rtr(2, PEER)).contains("of type RoCE v1, which is not supported here: choose index 3")
+    );
+    assert!(
+        text(rtr(1, PEER))
+            .contains("sgid_index 1 is an empty slot of the GID table; filled are index 0")
+    );
+    assert!(text(rtr(9, PEER)).contains("ah_attr.grh.sgid_index is 9: must be 0 to 7"));
+    assert!(text(rtr(3, "::")).contains("dgid is all zero"));
+    let local = ToRtr {
+        path: Path {
+            port: 1,
+            lid: 1,
+            service_level: 0,
+            global: None,
+        },
+        ..rtr(3, PEER)
+    };
+    let error = text(local);
+    assert!(
+        error.contains("ah_attr.is_global is 0: RoCE needs 1 and a GRH"),
+        "{error}"
+    );
+    assert!(
+        error.contains("grh.dgid") && error.contains("grh.sgid_index"),
+        "{error}"
+    );
+    let other_port = Path {
+        port: 2,
+        ..rtr(3, PEER).path
+    };
+    let error = text(ToRtr {
+        path: other_port,
+        ..rtr(3, PEER)
+    });
+    assert!(
+        error.contains("ah_attr.port_num is 2: the QP is on port 1"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_port_that_needs_a_grh_is_treated_like_ethernet() {
+    let fake = Fake::new();
+    fake.state().ports[0].link_layer = IBV_LINK_LAYER_INFINIBAND;
+    fake.state().ports[0].flags = IBV_QPF_GRH_REQUIRED;
+    let mut qp = qp();
+    qp.to(init(1)).unwrap();
+    let local = ToRtr {
+        path: Path {
+            port: 1,
+            lid: 1,
+            service_level: 0,
+            global: None,
+        },
+        ..rtr(3, PEER)
+    };
+    assert!(
+        qp.to(local)
+            .unwrap_err()
+            .to_string()
+            .contains("is_global is 0")
+    );
+    fake.state().ports[0].flags = 0;
+    qp.to(local).unwrap();
+}
+
+#[test]
+fn ranges_are_checked_with_the_limits_of_the_device() {
+    let fake = Fake::new();
+    let mut qp = qp();
+    qp.to(init(1)).unwrap();
+    let error = qp
+        .to(ToRtr {
+            max_dest_rd_atomic: 5,
+            ..rtr(3, PEER)
+        })
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("max_dest_rd_atomic is 5: must be 0 to 4"),
+        "{error}"
+    );
+    qp.to(rtr(3, PEER)).unwrap();
+    let error = qp
+        .to(ToRts {
+            max_rd_atomic: 17,
+            ..rts()
+        })
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("max_rd_atomic is 17: must be 0 to 16"),
+        "{error}"
+    );
+    let (mut attr, mask) = rdma_qp::Transition::<rdma_qp::Rc>::lower(&rts());
+    (attr.retry_cnt, attr.rnr_retry) = (20, 8);
+    let error = qp.modify(&attr, mask).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("retry_cnt is 20: must be 0 to 7; rnr_retry is 8: must be 0 to 7"),
+        "{error}"
+    );
+    assert_eq!(error.problems.len(), 2);
+    assert_eq!(fake.state().qps[&qp.qp_num()].attr.qp_state, IBV_QPS_RTR);
+    qp.to(rts()).unwrap();
+}
+
+#[test]
+fn attributes_outside_the_mask_are_not_looked_at() {
+    let _fake = Fake::new();
+    let mut qp = in_rtr();
+    let (mut attr, mask) = rdma_qp::Transition::<rdma_qp::Rc>::lower(&rts());
+    (attr.path_mtu, attr.min_rnr_timer, attr.port_num) = (ibv_mtu(77), 99, 99);
+    let error = qp.modify(&attr, mask | IBV_QP_PATH_MTU).unwrap_err();
+    assert!(
+        error.to_string().contains("not allowed IBV_QP_PATH_MTU"),
+        "{error}"
+    );
+    qp.modify(&attr, mask).unwrap();
+}
+
+#[test]
+fn empty_pkey_slots_are_refused() {
+    let _fake = Fake::new();
+    let mut qp = qp();
+    let error = qp
+        .to(ToInit {
+            pkey_index: 1,
+            ..init(1)
+        })
+        .unwrap_err();
+    assert_eq!(error.problems, [Problem::EmptyPkey { index: 1 }]);
+    let error = qp
+        .to(ToInit {
+            pkey_index: 2,
+            ..init(1)
+        })
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("pkey_index is 2: must be 0 to 1"), "{error}");
+}
+
+#[test]
+fn everything_works_on_port_two_and_nothing_asks_port_one() {
+    let fake = Fake::new();
+    fake.state().ports[0].state = IBV_PORT_DOWN;
+    let device = device();
+    let port = device.port(2).unwrap();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
+    let mut qp = pd.rc(&cq).create().unwrap();
+    let here = qp.endpoint(port.best_gid().unwrap()).unwrap();
+    assert_eq!(
+        (here.port, here.gid.to_string()),
+        (2, "::ffff:10.0.1.5".to_owned())
+    );
+    let there = rdma_qp::Peer {
+        endpoint: here,
+        regions: Vec::new(),
+    };
+    let timing = rdma_qp::Timing::default();
+    let agreed = qp.connect_begin(&there, timing).unwrap();
+    qp.connect_finish(agreed, timing).unwrap();
+    assert_eq!(fake.count("query_port 1"), 0);
+    assert_eq!(
+        fake.state().qps[&qp.qp_num()].attr.ah_attr.grh.hop_limit,
+        64
+    );
+}
+
+#[test]
+fn bad_ports_are_named_with_the_valid_range() {
+    let _fake = Fake::new();
+    let device = device();
+    for bad in [0, 3] {
+        let error = device.port(bad).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("fake0 has no port {bad}: its ports are 1 to 2")
+        );
+    }
+    let error = device.port(1).unwrap().gid(1).unwrap_err().to_string();
+    assert!(
+        error.contains("GID index 1 of fake0/1 is empty; filled are index 0 (fe80::1, RoCE v2)"),
+        "{error}"
+    );
+    assert_eq!(device.port(1).unwrap().best_gid().unwrap().entry().index, 3);
+}
+
+#[test]
+fn libraries_without_a_gid_table_call_are_asked_slot_by_slot() {
+    let fake = Fake::new();
+    let verbs = Verbs {
+        query_gid_table: None,
+        ..fake::verbs()
+    };
+    let device = Device::open(&verbs, "fake0").unwrap();
+    let gids = device.port(1).unwrap().gids().unwrap();
+    assert_eq!(gids.iter().map(|e| e.index).collect::<Vec<_>>(), [0, 2, 3]);
+    assert_eq!(fake.count("query_gid"), 8);
+    assert_eq!(
+        device.port(1).unwrap().best_gid().unwrap().entry().index,
+        2,
+        "the type is not known"
+    );
+}
+
+#[test]
+fn reset_is_reached_from_every_state_and_again() {
+    let fake = Fake::new();
+    let mut qp = qp();
+    for state in [
+        IBV_QPS_RESET,
+        IBV_QPS_INIT,
+        IBV_QPS_RTR,
+        IBV_QPS_RTS,
+        IBV_QPS_SQD,
+        IBV_QPS_SQE,
+        IBV_QPS_ERR,
+    ] {
+        fake.set_state(qp.qp_num(), state);
+        qp.to(ToReset).unwrap();
+        qp.to(ToReset).unwrap();
+        qp.to(init(1)).unwrap();
+    }
+    qp.to(ToReset).unwrap();
+    let error = qp.to(ToErr).unwrap_err().to_string();
+    assert!(
+        error.contains("not a transition") && error.contains("RESET, INIT"),
+        "{error}"
+    );
+}
+
+#[test]
+fn devices_that_are_not_there_are_answered_with_those_that_are() {
+    let _fake = Fake::new();
+    let error = Device::open(&fake::verbs(), "mlx5_0").unwrap_err();
+    assert!(matches!(error, OpenError::NoSuchDevice { .. }));
+    assert_eq!(
+        error.to_string(),
+        "there is no RDMA device \"mlx5_0\"; there are: fake0"
+    );
+    assert!(
+        Device::open_index(&fake::verbs(), 1)
+            .unwrap_err()
+            .to_string()
+            .contains("number 1 (counted from 0)")
+    );
+}
+
+#[test]
+fn objects_of_two_devices_are_not_mixed() {
+    let fake = Fake::new();
+    let (one, other) = (device(), device());
+    let (pd, cq) = (one.alloc_pd().unwrap(), other.create_cq(64).unwrap());
+    let error = pd.rc(&cq).create().unwrap_err();
+    assert!(
+        matches!(
+            &error,
+            CreateQpError::OtherDevice {
+                queue: QueueKind::Send,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(
+        error.to_string().contains("fake0 opened another time"),
+        "{error}"
+    );
+    assert_eq!(fake.count("create_qp"), 0);
+}
+
+#[test]
+fn a_qp_that_could_overrun_its_cq_is_refused_with_numbers() {
+    let fake = Fake::new();
+    let device = device();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(40).unwrap());
+    let first = pd.rc(&cq).send_depth(16).recv_depth(16).create().unwrap();
+    assert_eq!(cq.unreserved(), 8);
+    let error = pd.rc(&cq).send_depth(4).recv_depth(5).create().unwrap_err();
+    assert_eq!(
+        error,
+        CreateQpError::NoRoomInCq {
+            queue: QueueKind::Recv,
+            depth: 5,
+            capacity: 40,
+            unreserved: 4
+        }
+    );
+    assert_eq!((cq.unreserved(), fake.count("create_qp")), (8, 1));
+    drop(first);
+    assert_eq!(cq.unreserved(), 40);
+    fake.fail("create_qp", 12);
+    let error = pd.rc(&cq).create().unwrap_err();
+    assert!(error.to_string().contains("ENOMEM (12)"), "{error}");
+    assert_eq!(cq.unreserved(), 40, "a QP that was not made holds no room");
+    let error = pd.rc(&cq).send_sge(5).create().unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("max_send_sge is 5, but fake0 allows at most 4"),
+        "{error}"
+    );
+}
+
+#[test]
+fn posts_that_cannot_work_are_told_apart_and_never_made() {
+    let fake = Fake::new();
+    let device = device();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
+    let mut qp = pd.rc(&cq).send_depth(8).send_sge(2).create().unwrap();
+    qp.to(init(1)).unwrap();
+    let mr = pd
+        .register(Memory::zeroed(2 << 20), Access::REMOTE_READ)
+        .unwrap();
+    let small = mr.slice(0, 8).unwrap();
+    let remote = rdma_qp::RemoteRegion {
+        addr: 4096,
+        len: 64,
+        rkey: 5,
+    };
+
+    let error = qp.send([small, small, small]).unwrap_err();
+    assert_eq!(
+        error,
+        PostError::TooManyEntries {
+            queue: QueueKind::Send,
+            given: 3,
+            limit: 2
+        }
+    );
+    let error = qp
+        .send_inline(&[0; 16], None, Default::default())
+        .unwrap_err();
+    assert_eq!(
+        error,
+        PostError::InlineTooLong {
+            given: 16,
+            limit: 0,
+            asked: 0
+        }
+    );
+    let error = qp.send(mr.slice(0, (1 << 20) + 1).unwrap()).unwrap_err();
+    assert_eq!(
+        error,
+        PostError::MessageTooLong {
+            len: (1 << 20) + 1,
+            max: 1 << 20
+        }
+    );
+    let half = mr.slice(0, (1 << 19) + 1).unwrap();
+    assert_eq!(
+        qp.send([half, half]).unwrap_err(),
+        PostError::MessageTooLong {
+            len: (1 << 20) + 2,
+            max: 1 << 20
+        }
+    );
+    assert_eq!(
+        qp.recv(small).unwrap_err(),
+        PostError::NotWritable {
+            entry: 0,
+            operation: rdma_qp::Operation::Recv
+        }
+    );
+    let error = qp.read(small, remote.at(0)).unwrap_err();
+    assert!(
+        matches!(error, PostError::NotWritable { entry: 0, .. }),
+        "{error}"
+    );
+    assert_eq!(
+        qp.write(small, remote.at(57)).unwrap_err(),
+        PostError::OutOfRemoteRegion { len: 8, room: 7 }
+    );
+    let error = qp.fetch_and_add(small, remote.at(4), 1).unwrap_err();
+    assert_eq!(error, PostError::AtomicAlignment { addr: 4100 });
+    let error = qp
+        .fetch_and_add(mr.slice(0, 9).unwrap(), remote.at(0), 1)
+        .unwrap_err();
+    assert_eq!(error, PostError::AtomicLength { len: 9 });
+    assert!(
+        mr.slice(1 << 21, 1)
+            .unwrap_err()
+            .to_string()
+            .contains("not inside a region of 2097152 bytes")
+    );
+
+    let other_pd = device.alloc_pd().unwrap();
+    let foreign = other_pd
+        .register(Memory::zeroed(64), Access::LOCAL_WRITE)
+        .unwrap();
+    assert_eq!(
+        qp.send([small, foreign.all()]).unwrap_err(),
+        PostError::OtherPd { entry: 1 }
+    );
+    assert_eq!(
+        qp.recv(foreign.all()).unwrap_err(),
+        PostError::OtherPd { entry: 0 }
+    );
+    assert_eq!((fake.count("post_send"), fake.count("post_recv")), (0, 0));
+    assert_eq!(qp.send_account().accepted + qp.recv_account().accepted, 0);
+    qp.send(mr.slice(0, 1 << 20).unwrap()).unwrap();
+}
+
+#[test]
+fn a_queue_full_of_unsignaled_requests_says_that_it_stays_full() {
+    let fake = Fake::new();
+    let device = device();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
+    let mut qp = pd.rc(&cq).send_depth(8).create().unwrap();
+    let mr = pd.register(Memory::zeroed(64), Access::empty()).unwrap();
+    let send = rdma_qp::Op::Send { imm: None };
+    for _ in 0..8 {
+        qp.post_send(send, mr.all(), rdma_qp::PostFlags::UNSIGNALED)
+            .unwrap();
+    }
+    let error = qp.send(mr.all()).unwrap_err();
+    assert_eq!(
+        error,
+        PostError::QueueFull {
+            queue: QueueKind::Send,
+            depth: 8,
+            outstanding: 8,
+            signaled_outstanding: false
+        }
+    );
+    assert!(
+        error.to_string().contains("no completion can make room"),
+        "{error}"
+    );
+    assert_eq!(fake.count("post_send"), 8);
+    let sends = fake.state().qps[&qp.qp_num()].sends.clone();
+    assert!(sends.iter().all(|wr| wr.send_flags == 0), "not signaled");
+    // A flush completion is made for unsignaled requests too.
+    fake.complete(0, wc(sends[7].wr_id, IBV_WC_WR_FLUSH_ERR));
+    assert!(cq.poll().unwrap().unwrap().outcome.unwrap_err().is_flush());
+    qp.send(mr.all()).unwrap();
+    assert_eq!(
+        fake.state().qps[&qp.qp_num()].sends[8].send_flags,
+        IBV_SEND_SIGNALED.bits()
+    );
+}
+
+#[test]
+fn a_post_in_the_wrong_state_is_explained_and_not_counted() {
+    let fake = Fake::new();
+    let device = device();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
+    let mut qp = pd.rc(&cq).create().unwrap();
+    let mr = pd
+        .register(Memory::zeroed(64), Access::LOCAL_WRITE)
+        .unwrap();
+    fake.fail("post_send", 22);
+    let error = qp.send(mr.all()).unwrap_err();
+    assert_eq!(
+        error,
+        PostError::WrongState {
+            queue: QueueKind::Send,
+            state: IBV_QPS_RESET,
+            errno: Errno::EINVAL
+        }
+    );
+    fake.set_state(qp.qp_num(), IBV_QPS_RTS);
+    fake.fail("post_recv", 12);
+    let error = qp.recv(mr.all()).unwrap_err();
+    assert_eq!(
+        error,
+        PostError::Refused {
+            queue: QueueKind::Recv,
+            errno: Errno::ENOMEM
+        }
+    );
+    assert_eq!(
+        (qp.send_account().accepted, qp.recv_account().accepted),
+        (0, 0)
+    );
+    mr.close().expect("a refused post holds no region");
+}
+
+#[test]
+fn refusals_to_register_give_the_memory_back() {
+    let fake = Fake::new();
+    let pd = device().alloc_pd().unwrap();
+    fake.fail("reg_mr", 12);
+    let error = pd
+        .register(Memory::copy_of(b"precious"), Access::empty())
+        .unwrap_err();
+    assert!(error.to_string().contains("ulimit -l"), "{error}");
+    let rdma_qp::RegisterError::Refused { memory, source, .. } = error else {
+        panic!("{error}")
+    };
+    assert_eq!((&memory[..], source), (&b"precious"[..], Errno::ENOMEM));
+    assert!(matches!(
+        pd.register(Memory::zeroed(0), Access::empty()),
+        Err(rdma_qp::RegisterError::Empty)
+    ));
+}
