@@ -1,0 +1,82 @@
+//! One end of a conversation between two devices: every operation of RC, in both directions.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use clap::{ArgGroup, Parser};
+use conformance::Tally;
+use conformance::device::{Device, Source};
+use conformance::interop::{Control, Plan, Session};
+
+#[derive(Parser)]
+#[command(
+    about = "One end of a conversation between two devices: every operation of RC, in both directions"
+)]
+#[command(group = ArgGroup::new("role").required(true))]
+struct Options {
+    /// Wait for the other end at this address.
+    #[arg(long, group = "role", value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+    /// Connect to the other end, say what is tried, and print the table.
+    #[arg(long, group = "role", value_name = "ADDRESS:PORT")]
+    connect: Option<SocketAddr>,
+    /// Where the verbs come from.
+    #[arg(long, value_enum)]
+    verbs: Source,
+    /// The device [default: the first one].
+    #[arg(long)]
+    device: Option<String>,
+    /// The GID to use, by its index at port 1.
+    #[arg(long, default_value_t = 0)]
+    gid_index: u8,
+    /// Path MTUs in bytes (connecting end).
+    #[arg(long, value_delimiter = ',', default_values_t = [256, 512, 1024, 2048, 4096])]
+    mtus: Vec<u32>,
+    /// Fewer lengths (connecting end).
+    #[arg(long)]
+    quick: bool,
+    /// The acknowledgement timeout, 4.096 us x 2^n (connecting end).
+    #[arg(long, default_value_t = 14, value_parser = clap::value_parser!(u8).range(1..=31))]
+    timeout: u8,
+}
+
+fn main() -> ExitCode {
+    match run(Options::parse()) {
+        Ok(tally) => tally.exit_code(),
+        Err(error) => {
+            eprintln!("interop: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: Options) -> Result<Tally, String> {
+    let device = Device::open(options.verbs, options.device.as_deref())?;
+    let (control, plan) = match (options.listen, options.connect) {
+        (_, Some(peer)) => {
+            let Options {
+                mtus,
+                quick,
+                timeout,
+                ..
+            } = options;
+            (
+                Control::connect(peer)?,
+                Some(Plan {
+                    mtus,
+                    quick,
+                    timeout,
+                }),
+            )
+        }
+        (Some(here), None) => (Control::listen(here)?, None),
+        (None, None) => return Err("neither --listen nor --connect".to_owned()),
+    };
+    let leads = plan.is_some();
+    let mut session = Session::new(control, leads, &device, options.gid_index)?;
+    let tally = session.run(plan)?;
+    if leads {
+        println!("{tally}");
+    }
+    Ok(tally)
+}
