@@ -89,6 +89,14 @@ impl Device {
         found.unwrap_or_else(|| panic!("no counter {name}")).1
     }
 
+    /// Waits until a counter is `n` above `before`, and asserts that it does not go beyond. What
+    /// a node has received it may still have to look at.
+    pub fn counts(&self, name: &str, before: u64, n: u64) {
+        until(name, || self.counter(name) >= before + n);
+        std::thread::sleep(Duration::from_millis(5));
+        assert_eq!(self.counter(name), before + n, "{name}");
+    }
+
     /// The next asynchronous event; acknowledges it.
     pub fn async_event(&self) -> ibv_async_event {
         let mut event = ibv_async_event::zeroed();
@@ -134,10 +142,8 @@ pub fn readable(fd: c_int, timeout: Duration) -> bool {
 /// Makes a descriptor non-blocking.
 pub fn set_nonblocking(fd: c_int) {
     // SAFETY: an open descriptor.
-    assert_eq!(
-        unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) },
-        0
-    );
+    let result = unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
+    assert_eq!(result, 0);
 }
 
 /// Registered memory.
@@ -283,7 +289,6 @@ impl Default for Options {
 
 /// One end: a PD, a CQ for sends, one for receives, a QP.
 pub struct End {
-    pub ctx: *mut ibv_context,
     pub pd: *mut ibv_pd,
     pub channel: *mut ibv_comp_channel,
     pub scq: *mut ibv_cq,
@@ -309,7 +314,6 @@ impl End {
             let rcq = verbs().create_cq(ctx, opt.cqe, 0x7e as *mut _, channel, 0);
             assert!(!scq.is_null() && !rcq.is_null());
             let mut end = End {
-                ctx,
                 pd,
                 channel,
                 scq,
@@ -420,10 +424,8 @@ pub fn qpn(qp: *mut ibv_qp) -> u32 {
 pub fn query(qp: *mut ibv_qp) -> (ibv_qp_attr, ibv_qp_init_attr) {
     let (mut attr, mut init) = (ibv_qp_attr::zeroed(), ibv_qp_init_attr::zeroed());
     // SAFETY: the callers' QPs are live, both places are writable.
-    assert_eq!(
-        unsafe { verbs().query_qp(qp, &mut attr, c_int::MAX, &mut init) },
-        0
-    );
+    let result = unsafe { verbs().query_qp(qp, &mut attr, c_int::MAX, &mut init) };
+    assert_eq!(result, 0);
     (attr, init)
 }
 

@@ -1,4 +1,10 @@
 //! The software device as a C program uses it: through the verbs table and the inline operations.
 
 mod common;
+mod events;
+mod faults;
+mod objects;
 mod operations;
+mod process;
+mod queues;
+mod retries;

@@ -308,7 +308,7 @@ fn a_fenced_write_does_not_overtake_a_read() {
     for faults in ["", "loss=2%,reorder=5%,seed=55"] {
         let (a, b) = (Device::with_faults(faults), Device::with_faults(faults));
         let opt = Options {
-            timeout: 8,
+            timeout: 12,
             ..Options::default()
         };
         let (x, y) = pair(&a, &b, opt);
@@ -338,7 +338,7 @@ fn sequence_numbers_wrap() {
         let opt = Options {
             psn: 0xff_fffe,
             mtu: 256,
-            timeout: 8,
+            timeout: 12,
             ..Options::default()
         };
         let (x, y) = pair(&a, &b, opt);

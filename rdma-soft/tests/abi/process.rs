@@ -1,0 +1,152 @@
+//! The device inside a process: its threads, signals, and the process's end.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::common::*;
+use rdma_core_sys::*;
+
+/// Signals are for the application's threads: the device's threads block all that can be blocked.
+#[test]
+fn the_device_takes_no_signals() {
+    let _device = Device::plain();
+    let mut seen = 0;
+    for task in std::fs::read_dir("/proc/self/task").expect("/proc") {
+        let dir = task.expect("a task").path();
+        // A thread of another test may have ended meanwhile.
+        let Ok(status) = std::fs::read_to_string(dir.join("status")) else {
+            continue;
+        };
+        if !status.starts_with("Name:\trdma-soft\n") {
+            continue;
+        }
+        seen += 1;
+        let blocked = status
+            .lines()
+            .find_map(|l| l.strip_prefix("SigBlk:\t"))
+            .expect("SigBlk");
+        let blocked = u64::from_str_radix(blocked, 16).expect("a mask");
+        // All of 1..=64 but SIGKILL, SIGSTOP and the two that the C library keeps for itself.
+        let mut unblockable = 0;
+        for signal in [libc::SIGKILL, libc::SIGSTOP, 32, 33] {
+            unblockable |= 1u64 << (signal - 1);
+        }
+        assert_eq!(blocked | unblockable, u64::MAX);
+    }
+    assert!(seen > 0, "the thread has its name");
+    // SAFETY: a signal set of this thread's own.
+    let blocked = unsafe {
+        let mut set = std::mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut set);
+        libc::sigismember(&set, libc::SIGTERM)
+    };
+    assert_eq!(
+        blocked, 0,
+        "the thread that opens the device has its mask back"
+    );
+}
+
+/// What the child of `exit_while_busy` does: traffic that never ends, then the end of the process.
+#[test]
+#[ignore = "run by exit_while_busy"]
+fn busy_child() {
+    let Ok(how) = std::env::var("RDMA_TEST_EXIT") else {
+        return;
+    };
+    let (a, b) = (Device::plain(), Device::with_faults("loss=1%,delay=100us"));
+    let opt = Options {
+        rnr_retry: 7,
+        ..Options::default()
+    };
+    let (x, y) = pair(&a, &b, opt);
+    let (from, to) = (Buf::new(&x, 1 << 20), Buf::new(&y, 1 << 20));
+    for id in 0..32 {
+        let mut sges = [from.sge(0, 1 << 20)];
+        assert_eq!(
+            x.send(&mut rdma(IBV_WR_RDMA_WRITE, id, &mut sges, &to, 0)),
+            0
+        );
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    if how == "exit" {
+        // With everything open and in flight.
+        std::process::exit(7);
+    }
+    drop((from, to));
+    drop((x, y, a, b));
+    std::process::exit(7);
+}
+
+/// A process that ends in the middle of transfers ends cleanly: no crash, no hang.
+#[test]
+fn exit_while_busy() {
+    for how in ["exit", "close"] {
+        for _ in 0..5 {
+            let mut child = Command::new(std::env::current_exe().expect("this program"))
+                .args(["--ignored", "--exact", "process::busy_child"])
+                .env("RDMA_TEST_EXIT", how)
+                .stdout(Stdio::null())
+                .spawn()
+                .expect("a child");
+            let mut status = None;
+            until("the child ends", || {
+                status = child.try_wait().expect("a child's status");
+                status.is_some()
+            });
+            assert_eq!(status.and_then(|s| s.code()), Some(7), "{how}");
+        }
+    }
+}
+
+/// Registering and deregistering leaves the process's mappings as they were (case 50).
+#[test]
+fn registering_marks_no_pages() {
+    let device = Device::plain();
+    let x = End::new(&device, Options::default());
+    let memory = vec![0u8; 1 << 16];
+    let mappings = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc");
+        let addr = memory.as_ptr() as u64;
+        let holds = |line: &&str| {
+            let (start, rest) = line.split_once('-').expect("a range");
+            let (end, _) = rest.split_once(' ').expect("a range");
+            let parse = |hex| u64::from_str_radix(hex, 16).expect("an address");
+            parse(start) < addr + memory.len() as u64 && parse(end) > addr
+        };
+        maps.lines().filter(holds).count()
+    };
+    let before = mappings();
+    for i in 0..10_000 {
+        let addr = memory.as_ptr().wrapping_add(i % 5000).cast_mut();
+        // SAFETY: the PD is live, the memory outlives the MR and nobody accesses it.
+        unsafe {
+            let mr = rdma_soft::verbs().reg_mr(x.pd, addr.cast(), 1 + i * 7 % 50_000, 1);
+            assert!(!mr.is_null());
+            assert_eq!(rdma_soft::verbs().dereg_mr(mr), 0);
+        }
+    }
+    assert_eq!(mappings(), before);
+}
+
+/// Two nodes cannot have one address, and the second is told so.
+#[test]
+fn an_address_in_use() {
+    let a = Device::plain();
+    let mut profile = rdma_soft::Profile::default();
+    profile.ports[0].addresses = vec![crate::queues::gid_addr(&a)];
+    let name = rdma_soft::add_device(profile).expect("a profile");
+    let mut count = 0;
+    // SAFETY: the list is read up to its count and freed after its last use.
+    unsafe {
+        let v = rdma_soft::verbs();
+        let list = v.get_device_list(&mut count);
+        let device = (0..count as usize)
+            .map(|i| *list.add(i))
+            .find(|&d| std::ffi::CStr::from_ptr(v.get_device_name(d)).to_str() == Ok(&name));
+        let ctx = v.open_device(device.expect("it is in the list"));
+        assert!(ctx.is_null());
+        assert_eq!(errno(), libc::EADDRINUSE);
+        v.free_device_list(list);
+    }
+    assert_eq!(rdma_soft::counters(&name), None);
+}
