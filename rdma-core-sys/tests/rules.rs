@@ -345,6 +345,7 @@ fn sound() -> (ibv_qp_attr, ibv_qp_attr_mask, Limits) {
     attr.cur_qp_state = IBV_QPS_INIT;
     attr.path_mtu = IBV_MTU_1024;
     attr.port_num = 1;
+    attr.alt_port_num = 1;
     attr.ah_attr.port_num = 1;
     attr.ah_attr.is_global = 1;
     attr.ah_attr.grh.sgid_index = 3;
@@ -553,6 +554,22 @@ fn values_that_depend_on_the_port() {
         rules::check_values(Transport::Rc, &attr, mask | IBV_QP_ALT_PATH, &limits),
         [Violation::AltPathOnRoce]
     );
+    attr.alt_port_num = 3;
+    attr.alt_timeout = 32;
+    let texts: Vec<_> = rules::check_values(Transport::Rc, &attr, mask | IBV_QP_ALT_PATH, &limits)
+        .iter()
+        .map(Violation::to_string)
+        .collect();
+    assert_eq!(
+        texts,
+        [
+            "alt_timeout is 32: must be 0 to 31",
+            "alt_port_num is 3: must be 1 to 2",
+            "alt_ah_attr is set: RoCE has no alternate path"
+        ]
+    );
+    attr.alt_port_num = 1;
+    attr.alt_timeout = 0;
     limits.ethernet = false;
     attr.ah_attr.is_global = 0;
     attr.ah_attr.grh.sgid_index = 200;

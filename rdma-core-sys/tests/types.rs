@@ -103,7 +103,8 @@ fn immediate_data_and_keys_share_their_place() {
         swap: 3,
         rkey: 4,
     };
-    let atomic = send.atomic();
+    // SAFETY: the member was just written.
+    let atomic = unsafe { send.atomic() };
     assert_eq!(
         (
             atomic.remote_addr,

@@ -219,158 +219,57 @@ pub fn check_values(
 ) -> Vec<Violation> {
     use Kind::{StricterByUs, VerbsRule};
     let mask = mask - ignored(transport);
-    let mut found = Vec::new();
-    let mut range = |bit, field, value: u64, min: u64, max: Option<u64>, kind| {
-        if let Some(max) = max
-            && mask.contains(bit)
-            && !(min..=max).contains(&value)
-        {
-            found.push(Violation::OutOfRange {
-                field,
-                value,
-                min,
-                max,
-                kind,
-            });
-        }
-    };
-    let last_state = Some(IBV_QPS_ERR.0.into());
-    let ports = limits.phys_port_cnt.map(u64::from);
-    // A table of n entries has indices 0 to n - 1; an empty one has none, told as "1 to 0".
-    let index = |len: Option<u32>| len.map(|n| u64::from(n).saturating_sub(1));
-    let least = |len: Option<u32>| u64::from(len == Some(0));
-    let psn = Some(0xff_ffff);
+    let path = &attr.ah_attr;
+    let last_state = IBV_QPS_ERR.0.into();
+    // An open limit lets every value pass.
+    let open = |limit: Option<u32>| limit.map_or(u64::MAX, u64::from);
+    let ports = limits.phys_port_cnt.unwrap_or(u8::MAX).into();
+    // A table of n entries has the indices 0 to n - 1; of an empty one the range is empty, told as 1 to 0.
+    let first = |len: Option<u32>| u64::from(len == Some(0));
+    let last = |len: Option<u32>| open(len).saturating_sub(1);
+    let (pkeys, gids) = (
+        limits.pkey_tbl_len,
+        if path.is_global == 0 {
+            None
+        } else {
+            limits.gid_tbl_len
+        },
+    );
+    let (initiator, responder) = (open(limits.max_rd_atomic), open(limits.max_dest_rd_atomic));
+    const PSN_MAX: u64 = 0xff_ffff;
+    const QPN_MAX: u64 = 0xff_ffff;
 
-    range(
-        IBV_QP_STATE,
-        "qp_state",
-        attr.qp_state.0.into(),
-        0,
-        last_state,
-        VerbsRule,
-    );
-    range(
-        IBV_QP_CUR_STATE,
-        "cur_qp_state",
-        attr.cur_qp_state.0.into(),
-        0,
-        last_state,
-        VerbsRule,
-    );
-    range(
-        IBV_QP_PKEY_INDEX,
-        "pkey_index",
-        attr.pkey_index.into(),
-        least(limits.pkey_tbl_len),
-        index(limits.pkey_tbl_len),
-        StricterByUs,
-    );
-    range(
-        IBV_QP_PORT,
-        "port_num",
-        attr.port_num.into(),
-        1,
-        ports,
-        VerbsRule,
-    );
-    range(
-        IBV_QP_AV,
-        "ah_attr.port_num",
-        attr.ah_attr.port_num.into(),
-        1,
-        ports,
-        VerbsRule,
-    );
-    if attr.ah_attr.is_global != 0 {
-        range(
-            IBV_QP_AV,
-            "ah_attr.grh.sgid_index",
-            attr.ah_attr.grh.sgid_index.into(),
-            least(limits.gid_tbl_len),
-            index(limits.gid_tbl_len),
-            VerbsRule,
-        );
-    }
-    range(
-        IBV_QP_TIMEOUT,
-        "timeout",
-        attr.timeout.into(),
-        0,
-        Some(31),
-        VerbsRule,
-    );
-    range(
-        IBV_QP_RETRY_CNT,
-        "retry_cnt",
-        attr.retry_cnt.into(),
-        0,
-        Some(7),
-        StricterByUs,
-    );
-    range(
-        IBV_QP_RNR_RETRY,
-        "rnr_retry",
-        attr.rnr_retry.into(),
-        0,
-        Some(7),
-        StricterByUs,
-    );
-    range(
-        IBV_QP_RQ_PSN,
-        "rq_psn",
-        attr.rq_psn.into(),
-        0,
-        psn,
-        StricterByUs,
-    );
-    range(
-        IBV_QP_MAX_QP_RD_ATOMIC,
-        "max_rd_atomic",
-        attr.max_rd_atomic.into(),
-        0,
-        limits.max_rd_atomic.map(u64::from),
-        VerbsRule,
-    );
-    range(
-        IBV_QP_ALT_PATH,
-        "alt_timeout",
-        attr.alt_timeout.into(),
-        0,
-        Some(31),
-        VerbsRule,
-    );
-    range(
-        IBV_QP_MIN_RNR_TIMER,
-        "min_rnr_timer",
-        attr.min_rnr_timer.into(),
-        0,
-        Some(31),
-        StricterByUs,
-    );
-    range(
-        IBV_QP_SQ_PSN,
-        "sq_psn",
-        attr.sq_psn.into(),
-        0,
-        psn,
-        StricterByUs,
-    );
-    range(
-        IBV_QP_MAX_DEST_RD_ATOMIC,
-        "max_dest_rd_atomic",
-        attr.max_dest_rd_atomic.into(),
-        0,
-        limits.max_dest_rd_atomic.map(u64::from),
-        StricterByUs,
-    );
-    range(
-        IBV_QP_DEST_QPN,
-        "dest_qp_num",
-        attr.dest_qp_num.into(),
-        0,
-        psn,
-        StricterByUs,
-    );
+    #[rustfmt::skip]
+    let ranges: [(ibv_qp_attr_mask, &'static str, u64, u64, u64, Kind); 17] = [
+        (IBV_QP_STATE, "qp_state", attr.qp_state.0.into(), 0, last_state, VerbsRule),
+        (IBV_QP_CUR_STATE, "cur_qp_state", attr.cur_qp_state.0.into(), 0, last_state, VerbsRule),
+        (IBV_QP_PKEY_INDEX, "pkey_index", attr.pkey_index.into(), first(pkeys), last(pkeys), StricterByUs),
+        (IBV_QP_PORT, "port_num", attr.port_num.into(), 1, ports, VerbsRule),
+        (IBV_QP_AV, "ah_attr.port_num", path.port_num.into(), 1, ports, VerbsRule),
+        (IBV_QP_AV, "ah_attr.grh.sgid_index", path.grh.sgid_index.into(), first(gids), last(gids), VerbsRule),
+        (IBV_QP_TIMEOUT, "timeout", attr.timeout.into(), 0, 31, VerbsRule),
+        (IBV_QP_RETRY_CNT, "retry_cnt", attr.retry_cnt.into(), 0, 7, StricterByUs),
+        (IBV_QP_RNR_RETRY, "rnr_retry", attr.rnr_retry.into(), 0, 7, StricterByUs),
+        (IBV_QP_RQ_PSN, "rq_psn", attr.rq_psn.into(), 0, PSN_MAX, StricterByUs),
+        (IBV_QP_MAX_QP_RD_ATOMIC, "max_rd_atomic", attr.max_rd_atomic.into(), 0, initiator, VerbsRule),
+        (IBV_QP_ALT_PATH, "alt_timeout", attr.alt_timeout.into(), 0, 31, VerbsRule),
+        (IBV_QP_ALT_PATH, "alt_port_num", attr.alt_port_num.into(), 1, ports, VerbsRule),
+        (IBV_QP_MIN_RNR_TIMER, "min_rnr_timer", attr.min_rnr_timer.into(), 0, 31, StricterByUs),
+        (IBV_QP_SQ_PSN, "sq_psn", attr.sq_psn.into(), 0, PSN_MAX, StricterByUs),
+        (IBV_QP_MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic", attr.max_dest_rd_atomic.into(), 0, responder, StricterByUs),
+        (IBV_QP_DEST_QPN, "dest_qp_num", attr.dest_qp_num.into(), 0, QPN_MAX, StricterByUs),
+    ];
+    let mut found: Vec<_> = ranges
+        .into_iter()
+        .filter(|&(bit, _, value, min, max, _)| mask.contains(bit) && !(min..=max).contains(&value))
+        .map(|(_, field, value, min, max, kind)| Violation::OutOfRange {
+            field,
+            value,
+            min,
+            max,
+            kind,
+        })
+        .collect();
 
     if mask.contains(IBV_QP_QKEY) && attr.qkey >> 31 != 0 {
         found.push(Violation::PrivilegedQkey { value: attr.qkey });

@@ -274,15 +274,18 @@ impl ibv_send_wr {
     /// The remote side of RDMA WRITE and READ; meaningful for those opcodes.
     #[must_use]
     pub const fn rdma(&self) -> ibv_send_wr_rdma {
-        // SAFETY: plain integers at the start of a union that `zeroed()` or the caller initialised; any bits are valid integers.
+        // SAFETY: each of the three members begins with at least twelve bytes without padding, so whichever was written last, the
+        // two integers of this one are initialised; any bits are valid integers.
         unsafe { self.wr.rdma }
     }
 
     /// The remote side and operands of an atomic; meaningful for those opcodes.
+    ///
+    /// # Safety
+    /// The member `atomic` was written, or the request was zeroed before a shorter one was.
     #[must_use]
-    pub const fn atomic(&self) -> ibv_send_wr_atomic {
-        // SAFETY: plain integers; this member is the largest of the union, and every way to make the union in safe code
-        // (`zeroed()`, or writing a member of a zeroed one) initialises all of it.
+    pub const unsafe fn atomic(&self) -> ibv_send_wr_atomic {
+        // SAFETY: the caller says that all of the member is initialised.
         unsafe { self.wr.atomic }
     }
 
