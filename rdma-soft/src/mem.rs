@@ -158,7 +158,7 @@ impl Region {
 /// # Safety
 /// `src` is readable and `dst` writable for `len` bytes. They are disjoint, or `dst` is not inside
 /// `src..src + len`. Others may access either range meanwhile.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(visible_copies)))]
 unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: the caller vouches for both ranges; the direction flag is clear by the ABI. What a
     // racing access sees is defined by the machine, since no Rust access is made.
@@ -178,7 +178,7 @@ unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
 /// # Safety
 /// `src` is readable and `dst` writable for `len` bytes. They are disjoint, or `dst` is not inside
 /// `src..src + len`. Others may access either range meanwhile.
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(any(not(target_arch = "x86_64"), visible_copies))]
 unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
     use std::sync::atomic::AtomicU8;
     for i in 0..len {

@@ -165,7 +165,7 @@ impl Bytes {
 ///
 /// # Safety
 /// `from` is readable and `to` writable for `len` bytes, and the two ranges do not overlap.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(all(target_arch = "x86_64", not(any(miri, visible_copies))))]
 unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: by the contract of this function the instruction reads and writes only the two ranges; the direction flag
     // is clear, as the ABI demands at function boundaries.
@@ -185,7 +185,7 @@ unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
 ///
 /// # Safety
 /// `from` is readable and `to` writable for `len` bytes, and the two ranges do not overlap.
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[cfg(any(not(target_arch = "x86_64"), miri, visible_copies))]
 unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
     use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
     let mut done = 0;
