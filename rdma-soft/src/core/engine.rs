@@ -298,7 +298,6 @@ impl Engine {
     /// Takes a packet that this node itself sends to one of its own addresses. The payload is copied
     /// once, from where the sender has it to where the receiver wants it.
     pub fn loopback(&mut self, now: Instant, t: &Transmit) {
-        self.shared.counters.tx_frames += 1;
         let is_ours = |p: &super::config::PortConfig| {
             p.gids
                 .iter()
@@ -320,7 +319,10 @@ impl Engine {
         let mut inline = [0u8; MAX_PAYLOAD];
         let payload = self.locate(t, &mut pieces, &mut inline);
         match payload {
-            Some(payload) => self.receive(now, &path, &t.packet, &payload),
+            Some(payload) => {
+                self.shared.counters.tx_frames += 1;
+                self.receive(now, &path, &t.packet, &payload);
+            }
             None => self.payload_gone(now, t),
         }
         pieces.clear();

@@ -124,32 +124,27 @@ impl Responder {
         self.responses.iter().filter(counts).count()
     }
 
-    /// Acknowledges up to `psn`. One acknowledgement speaks for all before it.
+    /// Acknowledges up to `psn`.
     fn ack(&mut self, psn: Psn) {
-        let ack = Response::Ack {
-            psn,
-            syndrome: Syndrome::Ack {
-                credits: CREDITS_NOT_USED,
-            },
-            msn: self.msn,
-        };
-        match self.responses.back_mut() {
-            Some(
-                last @ Response::Ack {
-                    syndrome: Syndrome::Ack { .. },
-                    ..
-                },
-            ) => *last = ack,
-            _ => self.responses.push_back(ack),
-        }
+        self.answer(psn, Syndrome::ACK_NO_CREDITS);
     }
 
-    fn nak(&mut self, psn: Psn, syndrome: Syndrome) {
-        self.responses.push_back(Response::Ack {
-            psn,
-            syndrome,
-            msn: self.msn,
-        });
+    /// Answers with an acknowledgement of either kind. One speaks for all before it (a negative one
+    /// says that everything before its PSN came), so at most one waits behind the last READ or
+    /// atomic, however much a peer repeats itself.
+    fn answer(&mut self, psn: Psn, syndrome: Syndrome) {
+        let (msn, answer) = (self.msn, |msn| Response::Ack { psn, syndrome, msn });
+        match self.responses.back_mut() {
+            Some(Response::Ack {
+                psn: said,
+                syndrome: before,
+                ..
+            }) if matches!(syndrome, Syndrome::Ack { .. })
+                && !matches!(before, Syndrome::Ack { .. })
+                && Psn::distance(*said, psn) < 0 => {}
+            Some(last @ Response::Ack { .. }) => *last = answer(msn),
+            _ => self.responses.push_back(answer(msn)),
+        }
     }
 
     fn advance(&mut self, packets: u32, message_ends: bool) {
@@ -159,9 +154,6 @@ impl Responder {
         }
     }
 }
-
-/// The credit field's value that says: no end-to-end flow control (as rxe's AETH_ACK_UNLIMITED).
-const CREDITS_NOT_USED: u8 = 0x1f;
 
 impl Qp {
     /// Takes a receive.
@@ -194,9 +186,8 @@ impl Qp {
         if ahead > 0 {
             if !self.rq.nak_sent {
                 self.rq.nak_sent = true;
-                shared.counters.tx_sequence_naks += 1;
                 self.rq
-                    .nak(self.rq.epsn, Syndrome::Nak(NakCode::PsnSequenceError));
+                    .answer(self.rq.epsn, Syndrome::Nak(NakCode::PsnSequenceError));
             }
             return Err(Refused::OutOfSequence);
         }
@@ -212,9 +203,8 @@ impl Qp {
             }
             Err(Fault::NoReceive) => {
                 self.rq.nak_sent = true;
-                shared.counters.tx_rnr_naks += 1;
                 let timer = self.attr.min_rnr_timer;
-                self.rq.nak(psn, Syndrome::Rnr { timer });
+                self.rq.answer(psn, Syndrome::Rnr { timer });
                 Err(Refused::NoReceive)
             }
             Err(Fault::Fatal(code)) => {
@@ -226,7 +216,7 @@ impl Qp {
 
     /// Answers with a NAK that ends the connection, and goes to ERR.
     fn refuse_for_good(&mut self, shared: &mut Shared, psn: Psn, code: NakCode) {
-        self.rq.nak(psn, Syndrome::Nak(code));
+        self.rq.answer(psn, Syndrome::Nak(code));
         self.enter_error(shared);
         let kind = match code {
             NakCode::RemoteAccessError => ibv_event_type::IBV_EVENT_QP_ACCESS_ERR,
@@ -244,6 +234,11 @@ impl Qp {
         packet: &Packet,
         payload: &Payload<'_>,
     ) -> Result<(), Fault> {
+        if packet.ieth.is_some() {
+            // This device has no remote invalidation: to take the message without it would leave a
+            // key open that the peer believes to be dead.
+            return Err(Fault::Fatal(NakCode::InvalidRequest));
+        }
         self.check_place(info)?;
         self.check_length(info.place, payload.len())?;
         match (info.op, packet.reth, packet.atomic) {
@@ -604,7 +599,13 @@ impl Qp {
         let mut source = Source::None;
         let (psn, op, place, aeth, atomic) = match response {
             Response::Ack { psn, syndrome, msn } => {
-                shared.counters.tx_acks += u64::from(matches!(syndrome, Syndrome::Ack { .. }));
+                let counters = &mut shared.counters;
+                match *syndrome {
+                    Syndrome::Ack { .. } => counters.tx_acks += 1,
+                    Syndrome::Rnr { .. } => counters.tx_rnr_naks += 1,
+                    Syndrome::Nak(NakCode::PsnSequenceError) => counters.tx_sequence_naks += 1,
+                    _ => {}
+                }
                 let aeth = Aeth {
                     syndrome: *syndrome,
                     msn: *msn,
@@ -613,9 +614,7 @@ impl Qp {
             }
             Response::Atomic { psn, old, msn, .. } => {
                 let aeth = Aeth {
-                    syndrome: Syndrome::Ack {
-                        credits: CREDITS_NOT_USED,
-                    },
+                    syndrome: Syndrome::ACK_NO_CREDITS,
                     msn: *msn,
                 };
                 (*psn, Operation::AtomicAck, Place::Only, aeth, Some(*old))
@@ -644,9 +643,7 @@ impl Qp {
                 *sent += 1;
                 last = *sent == *packets;
                 let aeth = Aeth {
-                    syndrome: Syndrome::Ack {
-                        credits: CREDITS_NOT_USED,
-                    },
+                    syndrome: Syndrome::ACK_NO_CREDITS,
                     msn: *msn,
                 };
                 (at, Operation::ReadResponse, place, aeth, None)

@@ -107,7 +107,9 @@ impl Acks {
 
     /// Counts `n` events as acknowledged.
     pub(crate) fn ack(&self, n: u32) {
-        lock(&self.state).acked += u64::from(n);
+        // Notified under the lock: who waits may free this as soon as the lock is free.
+        let mut state = lock(&self.state);
+        state.acked += u64::from(n);
         self.changed.notify_all();
     }
 

@@ -3,7 +3,9 @@
 use rdma_core_sys::{ibv_access_flags, ibv_qp_state};
 use rdma_soft::core::rng::Rng;
 use rdma_soft::core::{Path, Refused, SendOp};
-use rdma_soft::wire::{Aeth, AtomicEth, Bth, Deth, Headers, Opcode, Packet, Psn, Reth, Syndrome};
+use rdma_soft::wire::{
+    Aeth, AtomicEth, Bth, Deth, Headers, NakCode, Opcode, Packet, Psn, Reth, Syndrome,
+};
 
 use super::net::*;
 
@@ -192,4 +194,87 @@ fn packets_of_strangers_are_refused_by_name() {
     });
     p.bth.psn = Psn::new(0x12_3456);
     give(&good, &p, Refused::GhostResponse);
+}
+
+#[test]
+fn a_peer_that_repeats_itself_gets_no_more_answers_than_it_has_requests_open() {
+    let mut net = Net::clean(2);
+    let c = Conn {
+        psn: [0, 0],
+        ..Conn::default()
+    };
+    let (_, qb) = net.pair(0, 1, &c);
+    let m = net.nodes[1].mem(0x10_0000, 1 << 16, ALL);
+    let path = Path {
+        port: 1,
+        src: addr(0),
+        dst: addr(1),
+    };
+    let request = |opcode, psn| {
+        Packet::new(Bth {
+            opcode,
+            dest_qp: qb,
+            psn: Psn::new(psn),
+            ack_req: true,
+            pkey: 0xffff,
+            ..Bth::default()
+        })
+    };
+    let mut read = request(Opcode::RC_RDMA_READ_REQUEST, 0);
+    read.reth = Some(Reth {
+        va: m.iova,
+        rkey: m.rkey,
+        len: 8 * 1024,
+    });
+    let now = net.now;
+    let node = &mut net.nodes[1].engine;
+    // One READ of 8 packets, then over and over: a SEND that finds no receive, the READ again, and a
+    // SEND from too far ahead. None of the answers is taken out meanwhile.
+    for _ in 0..1000 {
+        node.handle_packet(now, &path, &read, &[]);
+        node.handle_packet(now, &path, &request(Opcode::RC_SEND_ONLY, 8), &[]);
+        node.handle_packet(now, &path, &request(Opcode::RC_SEND_ONLY, 9), &[]);
+    }
+    let mut answers = 0;
+    while node.poll_transmit(now).is_some() {
+        answers += 1;
+    }
+    assert_eq!(answers, 8 + 1, "the READ's packets and one RNR NAK");
+    assert_eq!(node.counters().tx_rnr_naks, 1);
+}
+
+#[test]
+fn an_invalidation_that_cannot_be_done_is_refused() {
+    let mut net = Net::clean(2);
+    let c = Conn {
+        psn: [0, 0],
+        ..Conn::default()
+    };
+    let (_, qb) = net.pair(0, 1, &c);
+    let m = net.nodes[1].mem(0x10_0000, 64, ALL);
+    net.recv(1, qb, 1, &[m.sge(0, 64)]);
+    let mut p = Packet::new(Bth {
+        opcode: Opcode::RC_SEND_ONLY_WITH_INVALIDATE,
+        dest_qp: qb,
+        pkey: 0xffff,
+        ..Bth::default()
+    });
+    p.ieth = Some(m.rkey);
+    let path = Path {
+        port: 1,
+        src: addr(0),
+        dst: addr(1),
+    };
+    net.nodes[1]
+        .engine
+        .handle_packet(net.now, &path, &p, &[1; 8]);
+    let nak = net.nodes[1]
+        .engine
+        .poll_transmit(net.now)
+        .unwrap()
+        .packet
+        .aeth
+        .unwrap();
+    assert_eq!(nak.syndrome, Syndrome::Nak(NakCode::InvalidRequest));
+    assert_eq!(m.bytes(0, 8), [0; 8], "and the message is not delivered");
 }
