@@ -47,7 +47,8 @@ pub fn told(error: impl Display) -> Failure {
 }
 
 impl LocalEnd {
-    /// Opens the device and makes everything that a copy needs. `access`: what the peer may do.
+    /// Opens the device and makes everything that a copy needs. `access`: what the peer may do
+    /// with the slots.
     ///
     /// # Errors
     /// The device is not there or cannot be used, or it has no GID that peers can reach.
@@ -79,11 +80,12 @@ impl LocalEnd {
         let slots = pd
             .register(Memory::zeroed(SLOTS as usize * CHUNK), access)
             .map_err(told)?;
+        // Either end writes to the other, if only no bytes for a sign of life.
         let qp = pd
             .rc(&cq)
             .send_depth(SENDS)
             .recv_depth(RECEIVES)
-            .access(access)
+            .access(Access::REMOTE_WRITE)
             .create()
             .map_err(told)?;
         Ok(LocalEnd {
