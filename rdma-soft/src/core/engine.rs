@@ -140,9 +140,12 @@ impl Engine {
         within(self.shared.keys.len(), caps.max_mr)?;
         let local = A::IBV_ACCESS_LOCAL_WRITE;
         let remote = A::IBV_ACCESS_REMOTE_WRITE | A::IBV_ACCESS_REMOTE_ATOMIC;
+        // How the range is addressed is settled by `iova`; that its pages are huge is a hint.
         let known = local
             | remote
             | A::IBV_ACCESS_REMOTE_READ
+            | A::IBV_ACCESS_ZERO_BASED
+            | A::IBV_ACCESS_HUGETLB
             | A::from_bits_retain(IBV_ACCESS_OPTIONAL_RANGE);
         let bad = access.bits() & !known.bits() != 0
             || (access.intersects(remote) && !access.contains(local))

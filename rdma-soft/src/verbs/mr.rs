@@ -44,8 +44,13 @@ unsafe fn register(
     if addr.is_null() || length == 0 || wraps || (start as u64 ^ iova) & page_mask != 0 {
         return Err(Errno::INVAL);
     }
-    sys::check_mapped(start, length)?;
-    // SAFETY: mapped now, and until deregistration by the caller's promise; `dereg_mr` and the
+    sys::check_usable(
+        start,
+        length,
+        access.contains(ibv_access_flags::IBV_ACCESS_LOCAL_WRITE),
+    )?;
+    // SAFETY: mapped now with the rights that `access` gives away (a region without local write is only ever
+    // read), and until deregistration by the caller's promise; `dereg_mr` and the
     // closing of the context end every use of the region before the application may unmap it.
     let region = unsafe { Region::from_raw(addr.cast(), length as u64) };
     let keys = context.node.reg_mr(pd_soft.id, region, iova, access)?;

@@ -24,7 +24,7 @@ pub(super) unsafe extern "C" fn post_send(
     };
     let mut queue = soft.qp.post_send();
     let mut next = wr;
-    let mut outcome = 0;
+    let (mut accepted, mut outcome) = (false, 0);
     // The list ends at the latest when the queue is full, even if it is a circle.
     while !next.is_null() {
         let made = queue.slot().and_then(|seq| {
@@ -32,7 +32,10 @@ pub(super) unsafe extern "C" fn post_send(
             unsafe { send_request(soft, next, seq) }
         });
         match made {
-            Ok(wqe) => queue.push(wqe),
+            Ok(wqe) => {
+                queue.push(wqe);
+                accepted = true;
+            }
             Err(errno) => {
                 outcome = refuse(errno, next, bad_wr);
                 break;
@@ -42,7 +45,7 @@ pub(super) unsafe extern "C" fn post_send(
         next = unsafe { (*next).next };
     }
     drop(queue);
-    if next != wr {
+    if accepted {
         soft.node.kick(&soft.qp);
     }
     outcome
@@ -60,14 +63,17 @@ pub(super) unsafe extern "C" fn post_recv(
     };
     let mut queue = soft.qp.post_recv();
     let mut next = wr;
-    let mut outcome = 0;
+    let (mut accepted, mut outcome) = (false, 0);
     while !next.is_null() {
         let made = queue.slot().and_then(|seq| {
             // SAFETY: not null, so it is a request of the list that ibv_post_recv(3) asks for.
             unsafe { recv_request(soft, next, seq) }
         });
         match made {
-            Ok(wqe) => queue.push(wqe),
+            Ok(wqe) => {
+                queue.push(wqe);
+                accepted = true;
+            }
             Err(errno) => {
                 outcome = refuse(errno, next, bad_wr);
                 break;
@@ -77,7 +83,7 @@ pub(super) unsafe extern "C" fn post_recv(
         next = unsafe { (*next).next };
     }
     drop(queue);
-    if next != wr {
+    if accepted {
         soft.node.kick(&soft.qp);
     }
     outcome

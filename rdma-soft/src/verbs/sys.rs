@@ -32,21 +32,41 @@ pub(super) fn set_errno(errno: Errno) {
     unsafe { *libc::__errno_location() = errno.raw_os_error() };
 }
 
-/// Checks that every page of `addr..addr + len` is mapped, without touching any.
+/// Checks that every page of `addr..addr + len` can be read, and also written if `write`; and has
+/// the system provide it now, as a device that pins memory does.
 ///
 /// # Errors
-/// `EFAULT` if one is not.
-pub(super) fn check_mapped(addr: usize, len: usize) -> Result<(), Errno> {
+/// `EFAULT` if one cannot, `ENOMEM` if the system has no memory for one.
+pub(super) fn check_usable(addr: usize, len: usize, write: bool) -> Result<(), Errno> {
     let page = rustix::param::page_size();
-    let start = addr - addr % page;
+    let start = (addr - addr % page) as *mut libc::c_void;
     let len = len + addr % page;
+    let advice = if write {
+        libc::MADV_POPULATE_WRITE
+    } else {
+        libc::MADV_POPULATE_READ
+    };
+    // SAFETY: populating faults pages in as an access would, but changes no byte and raises no
+    // signal; what is not mapped or not permitted gives an error (madvise(2)). A length of 0
+    // asks only whether the kernel (5.14 and later) knows this advice.
+    let (known, populated) = unsafe {
+        (
+            libc::madvise(start, 0, advice) == 0,
+            libc::madvise(start, len, advice),
+        )
+    };
+    if known && populated == 0 {
+        return Ok(());
+    }
+    let error = std::io::Error::last_os_error().raw_os_error();
     // SAFETY: MS_ASYNC alone starts no write and changes no memory (msync(2), NOTES); the kernel
     // only looks at which ranges are mapped, and answers ENOMEM for a hole whatever `start` is.
-    let result: c_int = unsafe { libc::msync(start as *mut libc::c_void, len, libc::MS_ASYNC) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(Errno::FAULT)
+    let mapped = unsafe { libc::msync(start, len, libc::MS_ASYNC) } == 0;
+    match (known, mapped, error) {
+        // All that an older kernel can tell.
+        (false, true, _) => Ok(()),
+        (true, true, Some(libc::ENOMEM)) => Err(Errno::NOMEM),
+        _ => Err(Errno::FAULT),
     }
 }
 
@@ -80,10 +100,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hole_in_the_address_space_is_seen() {
-        let memory = vec![0u8; 3 * 4096];
+    fn what_cannot_be_read_or_written_is_seen() {
+        let mut memory = vec![0u8; 3 * 4096];
+        memory[5000] = 7;
         let addr = memory.as_ptr() as usize;
-        assert_eq!(check_mapped(addr + 1, 2 * 4096), Ok(()));
-        assert_eq!(check_mapped(8, 16), Err(Errno::FAULT), "the null page");
+        assert_eq!(check_usable(addr + 1, 2 * 4096, true), Ok(()));
+        assert_eq!(memory[5000], 7);
+        assert_eq!(
+            check_usable(8, 16, false),
+            Err(Errno::FAULT),
+            "the null page"
+        );
+        static CONSTANT: [u8; 16] = [1; 16];
+        let constant = CONSTANT.as_ptr() as usize;
+        assert_eq!(check_usable(constant, 16, false), Ok(()));
+        assert_eq!(
+            check_usable(constant, 16, true),
+            Err(Errno::FAULT),
+            "read-only memory"
+        );
     }
 }
