@@ -136,7 +136,7 @@ check_build() { run build 600 cargo build --release --locked --bin qp; }
 check_readme() {
     local line='cargo run --release --bin qp -- copy README.md target/copy-of-README.md'
     # shellcheck disable=SC2016 # expanded by the inner shell
-    run readme 120 bash -c '
+    run readme 300 bash -c '
         grep -qxF "$1" README.md || { echo "README.md does not show: $1"; exit 1; }
         mkdir -p target && rm -f target/copy-of-README.md
         eval "$1" && cmp README.md target/copy-of-README.md' readme "$line"

@@ -45,8 +45,8 @@ class Frame:
         """The packet sequence number."""
         return int.from_bytes(self.transport[9:12], "big")
 
-    def expected_icrc(self):
-        """The ICRC that this frame must carry, as it must stand on the wire."""
+    def invariant(self):
+        """The bytes that the ICRC covers, with those that routers may change set to ones."""
         head = bytearray(self.ip)
         if self.kind == "v4":
             head[1] = 0xFF  # type of service
@@ -61,10 +61,11 @@ class Frame:
             udp[6:8] = b"\xff\xff"  # checksum
         transport = bytearray(self.transport)
         transport[4] = 0xFF  # FECN, BECN and reserved bits
-        crc = zlib.crc32(b"\xff" * 8)
-        for part in (head, udp, transport):
-            crc = zlib.crc32(part, crc)
-        return struct.pack("<I", crc)
+        return bytes(head + udp + transport)
+
+    def expected_icrc(self):
+        """The ICRC that this frame must carry, as it must stand on the wire."""
+        return struct.pack("<I", zlib.crc32(self.invariant(), zlib.crc32(b"\xff" * 8)))
 
 
 def parse_ip(packet):

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Runs one job in a virtual machine: builds the programs that it needs, hands them to the guest, runs jobs/NAME there.
+#
+#   job.sh [-k KERNEL] [-u USERLAND] [-t SECONDS] NAME [ARG..]     jobs: see jobs/
+#
+# The last lines of its output are the job's tallies. Status: 0 where all is well, 77 where it cannot run here (with a
+# line `SKIP vm: reason`), anything else where something failed.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target}
+limit=300 suites=()
+while getopts k:u:t: option; do
+    case $option in
+    k | u) suites+=("-$option" "$OPTARG") ;;
+    t) limit=$OPTARG ;;
+    *) exit 2 ;;
+    esac
+done
+shift $((OPTIND - 1))
+name=${1:?NAME of a job, one of: $(cd "$here/jobs" && echo *)}
+shift
+[[ -f $here/jobs/$name ]] || { echo "job.sh: no job $name; there are: $(cd "$here/jobs" && echo *)" >&2; exit 2; }
+
+work=$CARGO_TARGET_DIR/ci/vm
+mkdir -p "$work"
+folder=$(mktemp -d "$work/job-$name.XXXXXX")
+trap 'rm -rf "$folder"' EXIT
+trap 'exit 130' INT TERM HUP
+cp "$here/jobs/$name" "$folder/run"
+cp "$here/lib.sh" "$folder/"
+
+# The guest's C library must be as new as this machine's: programs are built here.
+(cd "$root" && cargo build --quiet --release --locked --bin qp --bin state-table --bin interop)
+mkdir "$folder/bin"
+cp "$CARGO_TARGET_DIR"/release/{qp,state-table,interop} "$folder/bin/"
+if [[ $name == rc-tests ]]; then
+    # The test programs of the safe layer, which say themselves where their verbs come from.
+    (cd "$root" && cargo test --quiet --locked -p rdma-qp --tests --no-run --message-format=json) |
+        sed -nE 's/.*"kind":\["test"\].*"executable":"([^"]+)".*/\1/p' | while read -r program; do
+        cp "$program" "$folder/bin/test-$(basename "$program" | sed 's/-[0-9a-f]*$//')"
+    done
+fi
+strip "$folder"/bin/* 2>/dev/null || true
+
+log=$work/job-$name.console.log
+# Not exec: the folder goes when the machine has ended.
+setpriv --pdeathsig TERM "$here/vm.sh" "${suites[@]}" -t "$limit" -l "$log" "$folder" "$@" &
+child=$!
+trap 'kill -TERM "$child" 2>/dev/null; wait "$child"; exit 130' INT TERM HUP
+status=0
+wait "$child" || status=$?
+exit "$status"
