@@ -19,6 +19,7 @@ from harness import Skip, expect  # noqa: E402
 
 SIZE = 16 << 20
 SIDE_CHANNEL_LIMIT = 64 << 10
+FAMILIES = {"IPv4": ("10.77.0.1", "10.77.0.2", 24), "IPv6": ("fd00:78::1", "fd00:78::2", 64)}
 
 
 def account(name, counters):
@@ -48,15 +49,17 @@ def own_faults(where):
     harness.say(f"own faults: {harmed}, all accounted for")
 
 
-def foreign_faults(where):
+def foreign_faults(where, family):
     """Faults by a wire that is not ours to control."""
-    harness.need_namespaces()
-    source, inbox = where / "source", where / "inbox"
+    source, inbox = where / "source", where / f"inbox-{family}"
     inbox.mkdir()
     digest = copying.digest_on_disk(source)
-    wire = harness.Wire(where, {"loss": 0.01, "duplicate": 0.01, "reorder": 0.01, "corrupt": 0.005}, seed=11)
-    far, at = copying.listen(where, "10.77.0.2:0", inbox, "--json", namespace=wire.b, env={"RDMA_SOFT_ADDR": "10.77.0.2"})
-    near = copying.start(where, source, at, "--json", name="send", namespace=wire.a, env={"RDMA_SOFT_ADDR": "10.77.0.1"})
+    a, b, prefix = FAMILIES[family]
+    faults = {"loss": 0.01, "duplicate": 0.01, "reorder": 0.01, "corrupt": 0.005}
+    wire = harness.Wire(where, faults, seed=11, addresses=(f"{a}/{prefix}", f"{b}/{prefix}"))
+    control = f"[{b}]:0" if ":" in b else f"{b}:0"
+    far, at = copying.listen(where, control, inbox, "--json", name=f"{family}-listen", namespace=wire.b, env={"RDMA_SOFT_ADDR": b})
+    near = copying.start(where, source, at, "--json", name=f"{family}-send", namespace=wire.a, env={"RDMA_SOFT_ADDR": a})
     sender, receiver = copying.report(near.wait(90))["sender"], copying.report(far.wait(30))["receiver"]
     kernel = {"sender": harness.udp_counters(wire.a), "receiver": harness.udp_counters(wire.b)}
     counts = wire.close()
@@ -79,16 +82,19 @@ def foreign_faults(where):
         expect(far_kernel["InCsumErrors"] == 0, f"{name}: the wire left a wrong UDP checksum")
     side = counts["left_to_right"]["other_bytes"] + counts["right_to_left"]["other_bytes"]
     expect(side < SIDE_CHANNEL_LIMIT, f"{side} bytes beside the RoCE frames: the limit is {SIDE_CHANNEL_LIMIT}")
-    harness.say(f"foreign faults: {counts['left_to_right']}, all accounted for; {side} bytes beside RoCE, headers included")
+    harness.say(f"foreign faults, {family}: {counts['left_to_right']}, all accounted for; {side} bytes beside RoCE, headers included")
 
 
 def check():
     where = harness.scratch()
     own_faults(where)
     try:
-        foreign_faults(where)
+        harness.need_namespaces()
     except Skip as reason:
         harness.skip("foreign-faults", str(reason))
+        return
+    for family in FAMILIES:
+        foreign_faults(where, family)
 
 
 if __name__ == "__main__":
