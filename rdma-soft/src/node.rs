@@ -207,8 +207,8 @@ impl Node {
         let mut notices = Vec::new();
         let now = self.clock.now();
         let result = call(&mut driver, now, &mut notices);
-        let more = driver.step(now, POST, &mut notices);
-        self.unlock(driver, now, more, notices);
+        let turn = driver.step(now, POST, &mut notices);
+        self.unlock(driver, now, turn.more, notices);
         if self.pending.load(Ordering::SeqCst) {
             self.drive(POST, false);
         }
@@ -242,19 +242,19 @@ impl Node {
     fn drive(&self, budget: Budget, polling: bool) {
         // Others may go on marking the node; after some turns the thread takes over.
         const TURNS: u32 = 8;
-        for turn in 1.. {
+        for round in 1.. {
             let Ok(mut driver) = self.driver.try_lock() else {
                 return;
             };
             let mut notices = Vec::new();
             let now = self.clock.now();
             self.take_posts(&mut driver, now);
-            let more = driver.step(now, budget, &mut notices);
-            self.unlock(driver, now, more && !polling, notices);
+            let turn = driver.step(now, budget, &mut notices);
+            self.unlock(driver, now, turn.more && !polling, notices);
             if !self.pending.load(Ordering::SeqCst) {
                 return;
             }
-            if turn == TURNS {
+            if round == TURNS {
                 self.sleeper.wake();
                 return;
             }

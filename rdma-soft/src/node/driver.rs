@@ -60,6 +60,17 @@ pub(super) struct Budget {
     pub(super) tx: u32,
 }
 
+/// What one step did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Turn {
+    /// Datagrams received.
+    pub(super) received: u32,
+    /// Packets sent, or tried to.
+    pub(super) sent: u32,
+    /// The budget ended before the work did.
+    pub(super) more: bool,
+}
+
 /// An address that the node is bound to.
 #[derive(Clone, Copy, Debug)]
 struct Local {
@@ -90,6 +101,7 @@ pub(crate) struct Driver {
     ids: IpIds,
     pool: Pool,
     rx: Vec<u8>,
+    tx: Vec<u8>,
     waiting: Option<Waiting>,
     counters: LinkCounters,
     cqs: HashMap<CqId, Arc<Cq>>,
@@ -151,6 +163,7 @@ impl Driver {
             ids: profile.ip_ids,
             pool: Pool::default(),
             rx: vec![0; 2 * MAX_DATAGRAM],
+            tx: vec![0; MAX_DATAGRAM],
             waiting: None,
             counters: LinkCounters::default(),
             cqs: HashMap::new(),
@@ -226,26 +239,32 @@ impl Driver {
         );
     }
 
-    /// Receives, runs timers, sends, and reports what happened. True if the budget ended first.
-    pub(super) fn step(&mut self, now: Instant, budget: Budget, notices: &mut Vec<Notice>) -> bool {
-        let more_rx = self.receive(now, budget.rx);
+    /// Receives, runs timers, sends, and reports what happened.
+    pub(super) fn step(&mut self, now: Instant, budget: Budget, notices: &mut Vec<Notice>) -> Turn {
+        let received = self.receive(now, budget.rx);
         if self.engine.next_timeout().is_some_and(|at| at <= now) {
             self.engine.handle_timeout(now);
         }
-        let more_tx = self.transmit(now, budget.tx);
+        let sent = self.transmit(now, budget.tx);
         self.report(notices);
-        more_rx || more_tx
+        let more_rx = budget.rx > 0 && received == budget.rx;
+        let more_tx = sent == budget.tx && self.waiting.is_none();
+        Turn {
+            received,
+            sent,
+            more: more_rx || more_tx,
+        }
     }
 
-    /// Takes up to `most` datagrams from the sockets; true if there may be more.
-    fn receive(&mut self, now: Instant, most: u32) -> bool {
-        let mut left = most;
+    /// Takes up to `most` datagrams from the sockets; gives their number.
+    fn receive(&mut self, now: Instant, most: u32) -> u32 {
+        let mut count = 0;
         for at in 0..self.locals.len() {
-            while left > 0 {
+            while count < most {
                 let Some(received) = self.link.recv(at, &mut self.rx) else {
                     break;
                 };
-                left -= 1;
+                count += 1;
                 let Some(datagram) = self.rx.get(..received.len) else {
                     continue;
                 };
@@ -273,28 +292,28 @@ impl Driver {
                 }
             }
         }
-        most > 0 && left == 0
+        count
     }
 
-    /// Sends up to `most` packets; true if there are more that could go at once.
-    fn transmit(&mut self, now: Instant, most: u32) -> bool {
+    /// Sends up to `most` packets; gives their number.
+    fn transmit(&mut self, now: Instant, most: u32) -> u32 {
         if let Some(Waiting { from, frame }) = self.waiting.take() {
-            self.send(from, frame);
+            self.send_frame(from, frame);
         }
-        let mut left = most;
-        while left > 0 && self.waiting.is_none() {
+        let mut count = 0;
+        while count < most && self.waiting.is_none() {
             // Frames whose delay is over go before new ones.
             if let Some(frame) = self.faults.as_mut().and_then(|f| f.poll(now)) {
-                left -= 1;
+                count += 1;
                 if let Some(from) = self.socket_of(frame.src.ip()) {
-                    self.send(from, frame);
+                    self.send_frame(from, frame);
                 }
                 continue;
             }
             let Some(packet) = self.engine.poll_transmit(now) else {
-                return false;
+                break;
             };
-            left -= 1;
+            count += 1;
             let by_bytes = self.faults.is_some() || self.pcap.is_some();
             if !by_bytes && self.locals.iter().any(|l| l.addr.ip() == packet.dst) {
                 self.counters.self_packets += 1;
@@ -303,7 +322,7 @@ impl Driver {
                 self.send_packet(now, &packet);
             }
         }
-        left == 0 && self.waiting.is_none()
+        count
     }
 
     /// Which socket sends from `addr`.
@@ -311,47 +330,59 @@ impl Driver {
         self.locals.iter().position(|l| l.addr.ip() == addr)
     }
 
-    /// Makes a packet a frame, and sends it or hands it to the faults.
+    /// Makes a packet a datagram, and sends it or hands it to the faults.
     fn send_packet(&mut self, now: Instant, packet: &Transmit) {
-        let mut bytes = self.pool.take();
-        // The room is there from the second use of the buffer on.
-        bytes.resize(MAX_DATAGRAM, 0);
-        let Some(len) = self.engine.emit(now, packet, &mut bytes) else {
-            self.pool.give(bytes);
-            return;
-        };
+        let mut tx = std::mem::take(&mut self.tx);
+        if let Some(len) = self.engine.emit(now, packet, &mut tx) {
+            self.send_emitted(now, packet, &mut tx, len);
+        }
+        self.tx = tx;
+    }
+
+    /// Sends what the engine wrote to the first `len` bytes of `tx`, which has room for the ICRC.
+    fn send_emitted(&mut self, now: Instant, packet: &Transmit, tx: &mut [u8], len: usize) {
         let from = (self.socket_of(packet.src)).filter(|&at| self.locals[at].up);
         let Some(from) = from else {
             self.counters.tx_no_way += 1;
-            self.pool.give(bytes);
             return;
         };
         let src = self.locals[from].addr;
         let dst = SocketAddr::new(packet.dst, ROCE_PORT);
-        let icrc = icrc::icrc(&Flow::new(src, dst), &bytes[..len]);
-        bytes[len..len + icrc::LEN].copy_from_slice(&icrc.to_le_bytes());
-        bytes.truncate(len + icrc::LEN);
+        let icrc = icrc::icrc(&Flow::new(src, dst), &tx[..len]);
+        tx[len..len + icrc::LEN].copy_from_slice(&icrc.to_le_bytes());
+        let datagram = &tx[..len + icrc::LEN];
+        if self.faults.is_none() && self.send(from, dst, datagram) {
+            return;
+        }
+        let mut bytes = self.pool.take();
+        bytes.extend_from_slice(datagram);
         let frame = Frame { src, dst, bytes };
         match &mut self.faults {
             Some(layer) => layer.offer(now, frame),
-            None => self.send(from, frame),
+            None => self.waiting = Some(Waiting { from, frame }),
         }
     }
 
     /// Sends a frame, or keeps it until the socket has room.
-    fn send(&mut self, from: usize, frame: Frame) {
-        match self.link.send(from, frame.dst, &frame.bytes) {
-            Sent::Later => {
-                self.waiting = Some(Waiting { from, frame });
-                return;
-            }
+    fn send_frame(&mut self, from: usize, frame: Frame) {
+        if self.send(from, frame.dst, &frame.bytes) {
+            self.pool.give(frame.bytes);
+        } else {
+            self.waiting = Some(Waiting { from, frame });
+        }
+    }
+
+    /// Hands a datagram to the system; false if the socket has no room for it at the moment.
+    fn send(&mut self, from: usize, dst: SocketAddr, datagram: &[u8]) -> bool {
+        match self.link.send(from, dst, datagram) {
+            Sent::Later => return false,
             Sent::Done => {
                 self.counters.tx_datagrams += 1;
-                record(&mut self.pcap, frame.src, frame.dst, &frame.bytes);
+                record(&mut self.pcap, self.locals[from].addr, dst, datagram);
             }
             Sent::Dropped(_) => self.counters.tx_refused += 1,
         }
-        self.pool.give(frame.bytes);
+        true
     }
 
     /// Hands the engine's events to their objects.

@@ -1,5 +1,6 @@
 //! The thread that makes progress when nobody polls.
 
+use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -80,6 +81,10 @@ impl Sleeper {
 /// Frames that the thread handles before it lets others at the engine.
 const TURN: Budget = Budget { rx: 64, tx: 64 };
 
+/// In the middle of a message, how long to let datagrams gather. Waking up for each would cost more
+/// than handling it, and take the processor from a sender that shares it.
+const STREAM: Duration = Duration::from_micros(20);
+
 /// Starts the thread, with all signals blocked: they are for the application's threads.
 pub(super) fn spawn(node: Arc<Node>, link: Arc<UdpLink>) -> Result<JoinHandle<()>, Errno> {
     let thread = std::thread::Builder::new().name("rdma-soft".to_owned());
@@ -89,8 +94,12 @@ pub(super) fn spawn(node: Arc<Node>, link: Arc<UdpLink>) -> Result<JoinHandle<()
 
 fn run(node: &Node, link: &UdpLink) {
     let sleeper = &node.sleeper;
+    // Short waits are meant; where the kernel does not know finer timers they are longer.
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1000));
     let mut fds = vec![PollFd::new(&sleeper.wake, PollFlags::IN)];
     fds.extend((link.fds()).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+    // Datagrams that nobody waits for an answer to were handled since the thread last slept.
+    let mut stream = false;
     while !sleeper.stop.load(Ordering::SeqCst) {
         if polled(node) {
             sleeper.napping.store(true, Ordering::SeqCst);
@@ -105,9 +114,12 @@ fn run(node: &Node, link: &UdpLink) {
         let now = node.clock.now();
         let mut notices = Vec::new();
         node.take_posts(&mut driver, now);
-        let more = driver.step(now, TURN, &mut notices);
+        let turn = driver.step(now, TURN, &mut notices);
+        if turn.received > 0 {
+            stream = turn.sent == 0 && notices.is_empty();
+        }
         let next = driver.next_timeout(now);
-        if !more {
+        if !turn.more {
             driver.flush_capture();
             // Set under the lock, so that whoever drives next sees it.
             let until = next.map_or(u64::MAX, Instant::as_nanos);
@@ -117,7 +129,7 @@ fn run(node: &Node, link: &UdpLink) {
         for notice in notices {
             notice.deliver();
         }
-        if more {
+        if turn.more {
             if node.control.load(Ordering::Relaxed) > 0 {
                 // A control call waits for the engine; the lock alone would not let it in.
                 std::thread::yield_now();
@@ -126,7 +138,12 @@ fn run(node: &Node, link: &UdpLink) {
         }
         if !node.pending.load(Ordering::SeqCst) {
             let timeout = next.map(|at| at.since(node.clock.now()));
-            sleeper.sleep(&mut fds, timeout);
+            if std::mem::take(&mut stream) {
+                let wait = timeout.map_or(STREAM, |t| t.min(STREAM));
+                sleeper.sleep(&mut fds[..1], Some(wait));
+            } else {
+                sleeper.sleep(&mut fds, timeout);
+            }
         }
         sleeper.until.store(0, Ordering::SeqCst);
     }

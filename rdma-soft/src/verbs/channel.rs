@@ -84,6 +84,8 @@ pub(super) unsafe extern "C" fn get_cq_event(
 pub(super) unsafe extern "C" fn ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) {
     // SAFETY: a CQ that the application got from a verbs provider and has not destroyed.
     if let Ok(soft) = unsafe { object::soft(cq) } {
-        soft.cq.comp_acks.ack(nevents);
+        // The last acknowledgement lets a waiting `destroy_cq` free the object: the counts must
+        // outlive that.
+        Arc::clone(&soft.cq).comp_acks.ack(nevents);
     }
 }

@@ -1,6 +1,7 @@
 //! Asynchronous events.
 
 use std::ffi::c_int;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rdma_core_sys::*;
@@ -65,18 +66,20 @@ pub(super) unsafe extern "C" fn ack_async_event(event: *mut ibv_async_event) {
     if event.is_null() {
         return;
     }
+    // The last acknowledgement lets whoever waits to destroy the object free it: the counts must
+    // outlive that, so they are held by a reference of their own.
     // SAFETY: not null, so it is an event that `get_async_event` wrote: the union holds what its
     // kind says, an object that lives until the event is acknowledged.
     unsafe {
         match element((*event).event_type) {
             Some(Element::Cq) => {
                 if let Ok(soft) = object::soft((*event).element.cq) {
-                    soft.cq.async_acks.ack(1);
+                    Arc::clone(&soft.cq).async_acks.ack(1);
                 }
             }
             Some(Element::Qp) => {
                 if let Ok(soft) = object::soft((*event).element.qp) {
-                    soft.qp.acks.ack(1);
+                    Arc::clone(&soft.qp).acks.ack(1);
                 }
             }
             None => {}
