@@ -11,4 +11,4 @@ pub mod wire;
 
 pub use node::{LinkCounters, Snapshot, StartError};
 pub use profile::{Profile, ProfileError};
-pub use verbs::{POISON, add_device, counters, partition, set_faults, verbs};
+pub use verbs::{POISON, add_device, counters, open_error, partition, set_faults, verbs};

@@ -176,7 +176,10 @@ impl Node {
             // It ends by itself, and a panic of its own changes nothing here.
             let _ = thread.join();
         }
-        self.counters()
+        let counters = self.counters();
+        // Objects that the application forgot keep the node, but not its addresses.
+        self.control(|driver, _, _| driver.unbind());
+        counters
     }
 
     /// Ports, GIDs and limits.

@@ -190,6 +190,15 @@ impl Driver {
             .partition(addr, cut_off);
     }
 
+    /// Gives the addresses back: nothing is sent or received from now on.
+    pub(super) fn unbind(&mut self) {
+        if let Ok(none) = UdpLink::bind(&[]) {
+            self.link = Arc::new(none);
+        }
+        self.locals.clear();
+        (self.faults, self.waiting, self.pcap) = (None, None, None);
+    }
+
     /// All counters.
     pub(super) fn snapshot(&self) -> Snapshot {
         Snapshot {

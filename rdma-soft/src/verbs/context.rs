@@ -9,7 +9,7 @@ use rdma_core_sys::*;
 use rustix::io::Errno;
 
 use super::device::{self, Device, minus_one, name_of};
-use super::{cq, mw, port, post, qp};
+use super::{cq, mw, port, post, qp, sys};
 use crate::core::PdId;
 use crate::node::{AsyncEvent, Cq, EventQueue, Node, Qp, lock};
 
@@ -30,6 +30,8 @@ static PRIVATE: Private = Private {
 pub(super) struct Context {
     pub(super) device: &'static Device,
     pub(super) node: Arc<Node>,
+    /// [`sys::forks`] when it was opened.
+    forks: u32,
     /// The context's asynchronous events.
     pub(super) events: Arc<EventQueue<AsyncEvent>>,
     objects: Mutex<Objects>,
@@ -58,6 +60,10 @@ struct Object {
     abi: verbs_context,
     soft: Context,
 }
+
+/// What a child gets that uses a device which its parent opened: the node's thread is not in the child,
+/// and its sockets are the parent's.
+pub(super) const AFTER_FORK: Errno = Errno::IO;
 
 /// Where the context that applications see lies in an [`Object`].
 const SEEN: usize = offset_of!(verbs_context, context);
@@ -95,9 +101,11 @@ pub(super) fn create(device: &'static Device, node: Arc<Node>) -> Result<*mut ib
     abi.context.num_comp_vectors = 1;
     abi.context.abi_compat = VERBS_ABI_IS_EXTENDED as *mut _;
     let objects = Mutex::default();
+    let forks = sys::forks();
     let soft = Context {
         device,
         node,
+        forks,
         events,
         objects,
     };
@@ -129,7 +137,8 @@ pub(super) unsafe fn is_ours(context: *mut ibv_context) -> bool {
 /// Our part of a context.
 ///
 /// # Errors
-/// `EINVAL` for a null pointer and for a context of another provider.
+/// `EINVAL` for a null pointer and for a context of another provider; [`AFTER_FORK`] in a child of the
+/// process that opened it.
 ///
 /// # Safety
 /// `context` is null or points to a live context of some verbs provider, and stays alive while the
@@ -141,7 +150,11 @@ pub(super) unsafe fn soft<'a>(context: *mut ibv_context) -> Result<&'a Context, 
     }
     // SAFETY: one of ours, so `create` made it inside an `Object`, at `SEEN`. No reference is made
     // to the ABI's part.
-    Ok(unsafe { &(*context.byte_sub(SEEN).cast::<Object>()).soft })
+    let soft = unsafe { &(*context.byte_sub(SEEN).cast::<Object>()).soft };
+    if soft.forks != sys::forks() {
+        return Err(AFTER_FORK);
+    }
+    Ok(soft)
 }
 
 pub(super) unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {

@@ -39,6 +39,10 @@ struct Running {
     node: Option<Arc<Node>>,
     opens: usize,
     last: Option<Snapshot>,
+    /// Why it could not be opened, the last time that it was tried.
+    error: Option<Arc<StartError>>,
+    /// [`sys::forks`] when the node started.
+    forks: u32,
 }
 
 /// All devices of the process, in the order in which they were added.
@@ -131,14 +135,28 @@ impl Device {
     }
 
     /// Starts the node if it does not run, and counts one user more.
-    fn acquire(&self) -> Result<Arc<Node>, StartError> {
+    fn acquire(&self) -> Result<Arc<Node>, Arc<StartError>> {
+        sys::count_forks();
         let mut running = lock(&self.running);
-        let node = match &running.node {
-            Some(node) => Arc::clone(node),
-            None => Node::start(&self.profile)?,
+        if running.forks != sys::forks() {
+            // The parent's node. It is not for this process to end it.
+            std::mem::forget(running.node.take());
+            (running.opens, running.forks) = (0, sys::forks());
+        }
+        let node = match running.node.take() {
+            Some(node) => node,
+            None => match Node::start(&self.profile) {
+                Ok(node) => node,
+                Err(error) => {
+                    let error = Arc::new(error);
+                    running.error = Some(Arc::clone(&error));
+                    return Err(error);
+                }
+            },
         };
         running.node = Some(Arc::clone(&node));
         running.opens += 1;
+        running.error = None;
         Ok(node)
     }
 
@@ -170,6 +188,12 @@ pub fn counters(device: &str) -> Option<Snapshot> {
     let device = named(device)?;
     let running = device.with_node(Node::counters);
     running.or_else(|| lock(&device.running).last.clone())
+}
+
+/// Why the device of that name could not be opened the last time that it was tried: names what is wrong
+/// and what to change, where `ibv_open_device` has but an errno. `None` if it could.
+pub fn open_error(device: &str) -> Option<Arc<StartError>> {
+    lock(&named(device)?.running).error.clone()
 }
 
 /// Changes the faults on the link of a running device, for frames that it sends from now on; what

@@ -27,7 +27,7 @@ mod text;
 use rdma_core_sys::Verbs;
 use rustix::io::Errno;
 
-pub use device::{add_device, counters, partition, set_faults};
+pub use device::{add_device, counters, open_error, partition, set_faults};
 
 /// What the undefined fields of a failed completion hold: no opcode, no flag combination and no
 /// length that a program expects, so that a program which reads them is found out.

@@ -6,7 +6,7 @@ use rdma_core_sys::{
 use rustix::io::Errno;
 
 use super::channel::Channel;
-use super::context::{Context, is_ours};
+use super::context::Context;
 use super::cq::CqObject;
 use super::mr::MrObject;
 use super::pd::PdObject;
@@ -63,7 +63,8 @@ pub(super) fn create<A: Abi>(block: A::Block, soft: A::Soft) -> *mut A {
 /// Our part of an object.
 ///
 /// # Errors
-/// `EINVAL` for a null or misaligned pointer, and for an object of another device library.
+/// `EINVAL` for a null or misaligned pointer, and for an object of another device library; `EIO` in a
+/// child of the process that made it.
 ///
 /// # Safety
 /// `this` is null or points to a live object of its kind, of this or another verbs provider; it
@@ -72,11 +73,8 @@ pub(super) unsafe fn soft<'a, A: Abi>(this: *mut A) -> Result<&'a A::Soft, Errno
     if this.is_null() || !this.is_aligned() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: a live object by the caller's promise; `is_ours` may be asked about the context of
-    // any provider.
-    if !unsafe { is_ours(A::context(this)) } {
-        return Err(Errno::INVAL);
-    }
+    // SAFETY: a live object by the caller's promise; any provider's context may be asked about.
+    unsafe { super::context::soft(A::context(this))? };
     // SAFETY: the object's context is one of ours, so the object was made by `create`, and our part
     // lies behind the block. No reference to the block is made, which C may write.
     Ok(unsafe { &(*this.cast::<Object<A>>()).soft })

@@ -2,6 +2,8 @@
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 
@@ -24,6 +26,34 @@ pub(crate) fn with_signals_blocked<R>(call: impl FnOnce() -> R) -> R {
         }
     }
     result
+}
+
+/// How many forks lie between this process and the one that loaded the library.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// How many forks lie between this process and the one that loaded the library. What was made at
+/// another number belongs to a parent: its threads are not here, its locks may be held for ever.
+pub(crate) fn forks() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
+
+/// Makes [`forks`] count from now on.
+pub(crate) fn count_forks() {
+    extern "C" fn in_child() {
+        FORKS.fetch_add(1, Ordering::Relaxed);
+    }
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the handler is a function of this library, which is never unloaded while its
+        // devices are in use, and does nothing but an atomic addition.
+        let result = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        if result != 0 {
+            tracing::warn!(
+                errno = result,
+                "no fork handler: a child that uses inherited devices is not stopped"
+            );
+        }
+    });
 }
 
 /// Sets the calling thread's `errno`.

@@ -1,10 +1,12 @@
 //! The device inside a process: its threads, signals, and the process's end.
 
 use std::process::{Command, Stdio};
+use std::ptr::null_mut;
 use std::time::Duration;
 
 use crate::common::*;
 use rdma_core_sys::*;
+use rdma_soft::verbs;
 
 /// Signals are for the application's threads: the device's threads block all that can be blocked.
 #[test]
@@ -120,9 +122,9 @@ fn registering_marks_no_pages() {
         let addr = memory.as_ptr().wrapping_add(i % 5000).cast_mut();
         // SAFETY: the PD is live, the memory outlives the MR and nobody accesses it.
         unsafe {
-            let mr = rdma_soft::verbs().reg_mr(x.pd, addr.cast(), 1 + i * 7 % 50_000, 1);
+            let mr = verbs().reg_mr(x.pd, addr.cast(), 1 + i * 7 % 50_000, 1);
             assert!(!mr.is_null());
-            assert_eq!(rdma_soft::verbs().dereg_mr(mr), 0);
+            assert_eq!(verbs().dereg_mr(mr), 0);
         }
     }
     assert_eq!(mappings(), before);
@@ -138,7 +140,7 @@ fn an_address_in_use() {
     let mut count = 0;
     // SAFETY: the list is read up to its count and freed after its last use.
     unsafe {
-        let v = rdma_soft::verbs();
+        let v = verbs();
         let list = v.get_device_list(&mut count);
         let device = (0..count as usize)
             .map(|i| *list.add(i))
@@ -149,4 +151,55 @@ fn an_address_in_use() {
         v.free_device_list(list);
     }
     assert_eq!(rdma_soft::counters(&name), None);
+    let why = rdma_soft::open_error(&name)
+        .expect("it was refused")
+        .to_string();
+    let address = crate::queues::gid_addr(&a).to_string();
+    assert!(why.contains(&address) && why.contains("in use"), "{why}");
+    assert!(rdma_soft::open_error(&a.name).is_none());
+}
+
+/// A child's use of a device that its parent opened is an error, and does the parent no harm.
+#[test]
+fn a_child_cannot_use_inherited_devices() {
+    let (a, b) = (Device::plain(), Device::plain());
+    let (x, y) = pair(&a, &b, Options::default());
+    let to = Buf::new(&y, 64);
+    let mut request = rdma(IBV_WR_RDMA_WRITE, 1, &mut [], &to, 0);
+    assert_eq!(x.send(&mut request), 0);
+    ok(x.sent());
+    // SAFETY: the child makes a few calls that neither allocate nor lock, and ends at once.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let mut bad = null_mut();
+        let mut wc = ibv_wc::zeroed();
+        // SAFETY: the objects are live copies; a null list entry is never reached.
+        unsafe {
+            let refused = ops::ibv_post_send(x.qp, &mut request, &mut bad) == libc::EIO
+                && ops::ibv_poll_cq(x.scq, 1, &mut wc) == -libc::EIO
+                && verbs().alloc_pd(a.ctx).is_null()
+                && verbs().destroy_qp(x.qp) == libc::EIO
+                && verbs().close_device(a.ctx) == -1
+                && errno() == libc::EIO;
+            libc::_exit(if refused { 0 } else { 1 });
+        }
+    }
+    let mut status = -1;
+    // SAFETY: the child above, `status` is writable.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0, "every call of the child was refused");
+    assert_eq!(x.send(&mut request), 0);
+    ok(x.sent());
+}
+
+/// A device that was closed with objects left in it gives its address back.
+#[test]
+fn a_closed_device_gives_its_address_back() {
+    let a = Device::plain();
+    let mut profile = rdma_soft::Profile::default();
+    profile.ports[0].addresses = vec![crate::queues::gid_addr(&a)];
+    let x = End::new(&a, Options::default());
+    std::mem::forget(x);
+    drop(a);
+    drop(Device::new(profile));
 }
