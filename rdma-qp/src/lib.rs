@@ -75,7 +75,8 @@ mod wr_id;
 
 pub use account::{Account, Operation};
 pub use cq::{
-    Armed, Completion, Cq, CreateCqError, Failure, PollError, Root, Success, Ticket, WaitError,
+    Armed, CloseCqError, Completion, Cq, CreateCqError, Failure, PollError, Root, Success, Ticket,
+    WaitError,
 };
 pub use deadline::Deadline;
 pub use device::{AllocPdError, AsyncEvent, Device, DeviceInfo, OpenError};
@@ -85,7 +86,7 @@ pub use endpoint::{
 pub use errno::Errno;
 pub use gid::{Family, Gid, GidChoice, GidEntry, GidKind, NoUsableGid, Verdict};
 pub use mr::{BadAtomic, CloseMrError, Mr, MrSlice, OutOfRegion};
-pub use pd::{Access, Pd, RegisterError};
+pub use pd::{Access, ClosePdError, Pd, RegisterError};
 pub use port::{BadPort, GidError, Port, PortInfo, QueryPortError};
 pub use qp::{
     CapAsked, CloseQpError, ConnectError, Connected, CreateQpError, EndpointError, GidProblem,

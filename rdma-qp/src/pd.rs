@@ -157,6 +157,69 @@ impl Pd {
     }
 }
 
+/// A protection domain was not freed. It is inside the error.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClosePdError {
+    /// Something of it is left.
+    #[error("the protection domain still has {} and {regions} region(s)", qp_names(.qps))]
+    Busy {
+        /// The domain.
+        pd: Pd,
+        /// Numbers of its QPs.
+        qps: Vec<u32>,
+        /// Number of its regions, those included that were dropped and are still held by queues.
+        regions: usize,
+    },
+    /// The library refused.
+    #[error("the protection domain could not be freed: {source}")]
+    Refused {
+        /// The domain.
+        pd: Pd,
+        /// What the library said.
+        source: Errno,
+    },
+}
+
+fn qp_names(numbers: &[u32]) -> String {
+    match numbers {
+        [] => "no QP".into(),
+        numbers => {
+            let names: Vec<String> = numbers.iter().map(|n| format!("QP {n:#x}")).collect();
+            names.join(", ")
+        }
+    }
+}
+
+impl Pd {
+    /// Frees the domain and says whether that worked. Dropping it instead frees it when the last of what was made in it
+    /// is gone.
+    ///
+    /// # Errors
+    /// Something of it is left (the error says what), or the library refused.
+    pub fn close(self) -> Result<(), ClosePdError> {
+        let Pd { handle, attr } = self;
+        handle.sweep();
+        match Arc::try_unwrap(handle) {
+            Ok(mut handle) => handle.free().map_err(|source| {
+                let pd = Pd {
+                    handle: Arc::new(handle),
+                    attr,
+                };
+                ClosePdError::Refused { pd, source }
+            }),
+            Err(handle) => {
+                let (qps, regions) = handle.contents();
+                Err(ClosePdError::Busy {
+                    pd: Pd { handle, attr },
+                    qps,
+                    regions,
+                })
+            }
+        }
+    }
+}
+
 impl fmt::Debug for Pd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Pd({} on {})", self.handle.id, self.device())

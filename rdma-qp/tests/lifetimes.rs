@@ -143,6 +143,45 @@ fn close_says_what_the_library_said_and_gives_the_object_back() {
 }
 
 #[test]
+fn closing_what_is_in_use_says_by_what() {
+    let Bench {
+        fake,
+        pd,
+        cq,
+        qp,
+        mr,
+    } = bench();
+    let number = qp.qp_num();
+    let error = pd.close().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!("the protection domain still has QP {number:#x} and 1 region(s)")
+    );
+    let rdma_qp::ClosePdError::Busy { pd, .. } = error else {
+        panic!("busy")
+    };
+    let error = cq.close().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!("the CQ is still used by QP {number:#x}")
+    );
+    let rdma_qp::CloseCqError::Busy { cq, .. } = error else {
+        panic!("busy")
+    };
+    assert_eq!(fake.count("dealloc_pd") + fake.count("destroy_cq"), 0);
+    drop((qp, mr));
+    fake.fail("destroy_cq", 16);
+    let error = cq.close().unwrap_err();
+    let rdma_qp::CloseCqError::Refused { cq, source } = error else {
+        panic!("refused")
+    };
+    assert_eq!(source.raw_os_error(), 16);
+    cq.close().unwrap();
+    pd.close().unwrap();
+    assert_eq!(fake.live(), 0);
+}
+
+#[test]
 fn a_region_that_cannot_be_deregistered_is_leaked_or_given_back() {
     let fake = Fake::new();
     let pd = device().alloc_pd().unwrap();

@@ -285,6 +285,15 @@ impl<T: Transport> Qp<T> {
         let local = local.as_ref();
         let cap = self.handle.cap.max_recv_sge;
         self.check_local(QueueKind::Recv, local, cap)?;
+        if let Some(long) = local
+            .iter()
+            .find(|slice| u32::try_from(slice.len()).is_err())
+        {
+            return Err(PostError::MessageTooLong {
+                len: long.len() as u64,
+                max: u32::MAX,
+            });
+        }
         if let Some(entry) = local.iter().position(|slice| !slice.is_writable()) {
             return Err(PostError::NotWritable {
                 entry,

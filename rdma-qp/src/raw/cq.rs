@@ -33,6 +33,7 @@ pub(crate) struct CqHandle {
     pub(crate) context: Arc<ContextHandle>,
     ptr: NonNull<ibv_cq>,
     channel: Option<Channel>,
+    destroyed: bool,
     /// Entries that it has.
     pub(crate) capacity: u32,
     /// Set when a queue that reports here is to be looked at by [`crate::raw::pd::PdHandle::sweep`].
@@ -88,6 +89,7 @@ impl CqHandle {
             context: context.clone(),
             ptr,
             channel,
+            destroyed: false,
             capacity,
             sweep: Arc::default(),
             slots: Mutex::default(),
@@ -188,19 +190,30 @@ impl CqHandle {
     }
 }
 
+impl CqHandle {
+    /// Destroys the CQ and its channel, and says whether that worked. No QP uses it: the caller has the only `Arc`.
+    pub(crate) fn destroy(&mut self) -> Result<(), Errno> {
+        let verbs = self.context.verbs;
+        if !self.destroyed {
+            self.acknowledge();
+            // SAFETY: the CQ is live (`destroyed`), its QPs held an Arc to it and are gone (invariant 2), and no event is
+            // unacknowledged.
+            status(unsafe { verbs.destroy_cq(self.as_ptr()) })?;
+            self.destroyed = true;
+        }
+        if let Some(channel) = &self.channel {
+            // SAFETY: the channel is live as long as it is in its place, and its only CQ is destroyed.
+            status(unsafe { verbs.destroy_comp_channel(channel.0.as_ptr()) })?;
+            self.channel = None;
+        }
+        Ok(())
+    }
+}
+
 impl Drop for CqHandle {
     fn drop(&mut self) {
-        let verbs = &self.context.verbs;
-        self.acknowledge();
-        // SAFETY: the CQ is live, its QPs held an Arc to it and are gone (invariant 2), and no event is unacknowledged.
-        let mut result = status(unsafe { verbs.destroy_cq(self.as_ptr()) });
-        if let (Ok(()), Some(channel)) = (result, &self.channel) {
-            // SAFETY: the channel is live and its only CQ is destroyed.
-            result = status(unsafe { verbs.destroy_comp_channel(channel.0.as_ptr()) });
-        }
-        if let Err(errno) = result {
+        if let Err(errno) = self.destroy() {
             tracing::error!(device = %self.context.name, %errno, "a completion queue could not be destroyed and stays");
-            // A leaked CQ keeps its context open.
             std::mem::forget(self.context.clone());
         }
     }

@@ -6,7 +6,7 @@
 
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rdma_core_sys::*;
@@ -173,6 +173,9 @@ pub(crate) struct PdHandle {
     /// Unique among all PDs of the process, for ever.
     pub(crate) id: u64,
     ptr: NonNull<ibv_pd>,
+    /// Live regions.
+    regions: AtomicUsize,
+    freed: bool,
     state: Mutex<State>,
 }
 
@@ -191,6 +194,8 @@ impl PdHandle {
             context: context.clone(),
             id,
             ptr,
+            regions: AtomicUsize::new(0),
+            freed: false,
             state: Mutex::default(),
         })
     }
@@ -227,6 +232,7 @@ impl PdHandle {
             Ok(mr) => {
                 // SAFETY: the library just made it; it is valid until it is deregistered.
                 let (lkey, rkey) = unsafe { (mr.as_ref().lkey, mr.as_ref().rkey) };
+                self.regions.fetch_add(1, Relaxed);
                 let (sent, received) = (AtomicBool::new(false), AtomicBool::new(false));
                 Ok(Region {
                     bytes,
@@ -334,7 +340,10 @@ impl PdHandle {
         // SAFETY: the MR is live: a Region is consumed by the only successful call of this, and it is of this PD. No queue
         // has requests on it (both callers checked the marks), so this only ends access by remote peers.
         match status(unsafe { self.context.verbs.dereg_mr(region.mr.as_ptr()) }) {
-            Ok(()) => Ok(region.bytes.into_memory()),
+            Ok(()) => {
+                self.regions.fetch_sub(1, Relaxed);
+                Ok(region.bytes.into_memory())
+            }
             Err(errno) => Err((errno, region)),
         }
     }
@@ -346,18 +355,39 @@ pub(crate) enum Reclaim {
     Refused(Errno),
 }
 
+impl PdHandle {
+    /// What is left in it: the numbers of its QPs, and the number of its regions.
+    pub(crate) fn contents(&self) -> (Vec<u32>, usize) {
+        let mut qps: Vec<u32> = self
+            .state()
+            .queues
+            .iter()
+            .map(|queue| queue.qp_num())
+            .collect();
+        qps.dedup();
+        (qps, self.regions.load(Relaxed))
+    }
+
+    /// Frees the PD and says whether that worked. Nothing is left in it: the caller has the only `Arc`.
+    pub(crate) fn free(&mut self) -> Result<(), Errno> {
+        if self.freed {
+            return Ok(());
+        }
+        // Every QP of this PD held an Arc to it, so all queues are ended and every mark has passed.
+        self.sweep();
+        // SAFETY: the PD is live (`freed`), and its QPs and regions are gone or leaked together with an Arc to it
+        // (invariant 2).
+        status(unsafe { self.context.verbs.dealloc_pd(self.as_ptr()) })?;
+        self.freed = true;
+        Ok(())
+    }
+}
+
 impl Drop for PdHandle {
     fn drop(&mut self) {
-        // Every QP of this PD held an Arc to it, so all queues are ended and every mark has passed.
-        let left = self.sweep();
-        // SAFETY: the PD is live, and its QPs and regions are gone or leaked together with an Arc to it (invariant 2).
-        let freed = status(unsafe { self.context.verbs.dealloc_pd(self.as_ptr()) });
-        if left != 0 || freed.is_err() {
-            let errno = freed.err();
-            tracing::error!(device = %self.context.name, ?errno, left, "a protection domain could not be freed and stays");
-            for retired in std::mem::take(&mut self.state().retired) {
-                std::mem::forget(retired);
-            }
+        if let Err(errno) = self.free() {
+            tracing::error!(device = %self.context.name, %errno, "a protection domain could not be freed and stays");
+            std::mem::forget(self.context.clone());
         }
     }
 }

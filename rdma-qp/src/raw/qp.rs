@@ -187,6 +187,8 @@ impl QpHandle {
     }
 
     /// Fills the entries with ranges of regions, and notes their use by the queue of this kind. Returns how many.
+    ///
+    /// Empty ranges are left out: some devices take a length of 0 for 2^31.
     #[inline]
     fn fill<'a>(
         &mut self,
@@ -194,15 +196,15 @@ impl QpHandle {
         local: impl Iterator<Item = LocalSlice<'a>>,
     ) -> Result<usize, NotPosted> {
         let mut count = 0;
-        for slice in local {
+        for (index, slice) in local.enumerate() {
             let entry = self
                 .entries
                 .get_mut(count)
                 .ok_or(NotPosted::TooManyEntries)?;
             *entry = slice
                 .lend(kind, self.pd.id)
-                .ok_or(NotPosted::Entry(count))?;
-            count += 1;
+                .ok_or(NotPosted::Entry(index))?;
+            count += usize::from(entry.length != 0);
         }
         Ok(count)
     }

@@ -1,0 +1,71 @@
+//! What must not compile. Each program has a twin in `twins` that differs in one line and does compile, so that none of
+//! them fails for another reason than the one it is there for.
+
+use std::fs;
+use std::path::Path;
+
+/// The twins, compiled with this test.
+#[path = "compile_fail/twins"]
+mod twins {
+    #[path = "closed_region_is_gone.rs"]
+    mod closed_region_is_gone;
+    #[path = "cq_has_one_poller.rs"]
+    mod cq_has_one_poller;
+    #[path = "failures_have_no_length.rs"]
+    mod failures_have_no_length;
+    #[path = "mtu_is_not_a_number.rs"]
+    mod mtu_is_not_a_number;
+    #[path = "qp_has_one_poster.rs"]
+    mod qp_has_one_poster;
+    #[path = "region_is_not_a_slice.rs"]
+    mod region_is_not_a_slice;
+    #[path = "region_is_not_indexed.rs"]
+    mod region_is_not_indexed;
+    #[path = "registered_memory_is_gone.rs"]
+    mod registered_memory_is_gone;
+    #[path = "slice_does_not_outlive_its_region.rs"]
+    mod slice_does_not_outlive_its_region;
+
+    /// Their names, to be compared with the programs.
+    pub const NAMES: [&str; 9] = [
+        "closed_region_is_gone",
+        "cq_has_one_poller",
+        "failures_have_no_length",
+        "mtu_is_not_a_number",
+        "qp_has_one_poster",
+        "region_is_not_a_slice",
+        "region_is_not_indexed",
+        "registered_memory_is_gone",
+        "slice_does_not_outlive_its_region",
+    ];
+}
+
+#[test]
+fn what_must_not_compile_does_not() {
+    trybuild::TestCases::new().compile_fail("tests/compile_fail/*.rs");
+}
+
+#[test]
+fn every_program_has_a_twin_one_line_apart() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/compile_fail");
+    let mut names = Vec::new();
+    for entry in fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "rs") {
+            continue;
+        }
+        let bad = fs::read_to_string(&path).unwrap();
+        let good =
+            fs::read_to_string(folder.join("twins").join(path.file_name().unwrap())).unwrap();
+        assert_eq!(bad.lines().count(), good.lines().count(), "{path:?}");
+        let differing = bad
+            .lines()
+            .zip(good.lines())
+            .filter(|(a, b)| a != b)
+            .count();
+        assert_eq!(differing, 1, "{path:?}");
+        names.push(path.file_stem().unwrap().to_str().unwrap().to_owned());
+    }
+    names.sort();
+    assert_eq!(names, twins::NAMES);
+}

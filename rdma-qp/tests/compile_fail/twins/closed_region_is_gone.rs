@@ -1,0 +1,10 @@
+#![allow(dead_code, unused)]
+use rdma_qp::Mr;
+
+fn close(mr: Mr) -> u8 {
+    let memory = mr.close().unwrap();
+    let first = memory[0];
+    first
+}
+
+fn main() {}

@@ -1,0 +1,10 @@
+#![allow(dead_code, unused)]
+use rdma_qp::Cq;
+
+fn poll(cq: Cq) {
+    std::thread::scope(|s| {
+        s.spawn(move || cq.poll().unwrap());
+    });
+}
+
+fn main() {}

@@ -1,0 +1,11 @@
+#![allow(dead_code, unused)]
+use rdma_qp::{Mr, MrSlice};
+
+fn look(mr: &Mr) -> u8 {
+    let part: MrSlice<'_> = mr.slice(0, 8).unwrap();
+    let mut bytes = [0; 8];
+    mr.read_at(0, &mut bytes[..part.len()]).unwrap();
+    bytes[0]
+}
+
+fn main() {}

@@ -1,0 +1,10 @@
+#![allow(dead_code, unused)]
+use rdma_qp::{Mr, Qp};
+
+fn post(qp: &mut Qp, mr: Mr) {
+    let all = mr.all();
+    let _ = mr.len();
+    qp.send(all).unwrap();
+}
+
+fn main() {}

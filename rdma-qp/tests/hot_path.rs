@@ -1,0 +1,116 @@
+//! Posting and polling allocate nothing.
+
+mod fake;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use fake::Fake;
+use rdma_core_sys::*;
+use rdma_qp::{Access, Device, Memory, Op, PostFlags, RemoteRegion};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, with a count of what this thread asks of it.
+struct Counting;
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(start, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+thread_local! {
+    static POSTED: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+}
+
+unsafe extern "C" fn post_send(
+    _: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    _: *mut *mut ibv_send_wr,
+) -> i32 {
+    // SAFETY: the caller passes a request.
+    POSTED.set((unsafe { (*wr).wr_id }, 1));
+    0
+}
+
+unsafe extern "C" fn post_recv(
+    _: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    _: *mut *mut ibv_recv_wr,
+) -> i32 {
+    // SAFETY: the caller passes a request.
+    POSTED.set((unsafe { (*wr).wr_id }, 1));
+    0
+}
+
+unsafe extern "C" fn poll_cq(_: *mut ibv_cq, _: i32, into: *mut ibv_wc) -> i32 {
+    let (wr_id, waiting) = POSTED.get();
+    if waiting != 0 {
+        POSTED.set((0, 0));
+        // SAFETY: the caller passes room for at least one completion.
+        unsafe { *into = fake::wc(wr_id, IBV_WC_SUCCESS) };
+    }
+    waiting as i32
+}
+
+#[test]
+fn posting_and_polling_allocate_nothing() {
+    let _fake = Fake::new();
+    let device = Device::open(&fake::verbs(), "fake0").unwrap();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
+    let mr = pd
+        .register(Memory::zeroed(4096), Access::LOCAL_WRITE)
+        .unwrap();
+    let mut qp = pd.rc(&cq).send_sge(2).create().unwrap();
+    // SAFETY: the QP is live and nobody uses its context at the moment.
+    unsafe {
+        let ops = &mut (*(*qp.as_ptr()).context).ops;
+        ops.post_send = Some(post_send);
+        ops.post_recv = Some(post_recv);
+        ops.poll_cq = Some(poll_cq);
+    }
+    let remote = RemoteRegion {
+        addr: 0,
+        len: 4096,
+        rkey: 1,
+    };
+    let mut round = || {
+        let slice = mr.slice(64, 64).unwrap();
+        qp.write([slice, slice], remote.at(8)).unwrap();
+        assert!(cq.poll().unwrap().unwrap().outcome.is_ok());
+        qp.recv(slice).unwrap();
+        assert!(cq.poll().unwrap().unwrap().outcome.is_ok());
+        qp.post_send(
+            Op::FetchAdd {
+                remote: remote.at(0),
+                add: 1,
+            },
+            mr.slice(0, 8).unwrap(),
+            PostFlags::FENCE,
+        )
+        .unwrap();
+        assert!(cq.poll().unwrap().is_some() && cq.poll().unwrap().is_none());
+    };
+    round();
+    let before = ALLOCATIONS.get();
+    for _ in 0..10_000 {
+        round();
+    }
+    assert_eq!(ALLOCATIONS.get() - before, 0);
+    let before = ALLOCATIONS.get();
+    drop(Box::new(7));
+    assert_eq!(ALLOCATIONS.get() - before, 1, "the count counts");
+}
