@@ -52,6 +52,11 @@ impl Device {
 
     /// Opens a device of the list by its name.
     pub fn open(name: &str) -> Device {
+        Device::try_open(name).unwrap_or_else(|errno| panic!("open {name}: errno {errno}"))
+    }
+
+    /// Opens a device of the list by its name, or gives errno.
+    pub fn try_open(name: &str) -> Result<Device, c_int> {
         let mut count = 0;
         // SAFETY: the list is read up to its count and freed after its last use; names live as long
         // as devices, which live as long as the process.
@@ -64,17 +69,21 @@ impl Device {
             verbs().free_device_list(list);
             ctx
         };
-        assert!(!ctx.is_null(), "open {name}: errno {}", errno());
-        Device {
-            name: name.to_owned(),
-            ctx,
+        if ctx.is_null() {
+            return Err(errno());
         }
+        let name = name.to_owned();
+        Ok(Device { name, ctx })
     }
 
     pub fn gid(&self) -> ibv_gid {
+        self.gid_of(1)
+    }
+
+    pub fn gid_of(&self, port: u8) -> ibv_gid {
         let mut gid = ibv_gid::zeroed();
         // SAFETY: the context is open, `gid` is writable.
-        assert_eq!(unsafe { verbs().query_gid(self.ctx, 1, 0, &mut gid) }, 0);
+        assert_eq!(unsafe { verbs().query_gid(self.ctx, port, 0, &mut gid) }, 0);
         gid
     }
 
@@ -261,6 +270,7 @@ pub struct Options {
     pub dest_rd_atomic: u8,
     pub access: u32,
     pub psn: u32,
+    pub port: u8,
     pub events: bool,
 }
 
@@ -282,6 +292,7 @@ impl Default for Options {
             dest_rd_atomic: 4,
             access: ALL_ACCESS,
             psn: 0x10,
+            port: 1,
             events: false,
         }
     }
@@ -357,7 +368,7 @@ impl End {
     }
 
     pub fn to_init(&self) {
-        to_init(self.qp, self.opt.access);
+        to_init(self.qp, &self.opt);
     }
 
     pub fn to_rtr(&self, peer_qpn: u32, peer_gid: ibv_gid, peer_psn: u32) {
@@ -434,11 +445,11 @@ pub fn modify(qp: *mut ibv_qp, attr: &mut ibv_qp_attr, mask: ibv_qp_attr_mask) -
     unsafe { verbs().modify_qp(qp, attr, mask.bits() as c_int) }
 }
 
-pub fn to_init(qp: *mut ibv_qp, access: u32) {
+pub fn to_init(qp: *mut ibv_qp, opt: &Options) {
     let mut attr = ibv_qp_attr::zeroed();
     attr.qp_state = IBV_QPS_INIT;
-    attr.port_num = 1;
-    attr.qp_access_flags = access;
+    attr.port_num = opt.port;
+    attr.qp_access_flags = opt.access;
     let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
     assert_eq!(modify(qp, &mut attr, mask), 0, "to INIT");
 }
@@ -452,7 +463,7 @@ pub fn to_rtr(qp: *mut ibv_qp, opt: &Options, dest_qpn: u32, gid: ibv_gid, rq_ps
     attr.max_dest_rd_atomic = opt.dest_rd_atomic;
     attr.min_rnr_timer = opt.min_rnr_timer;
     attr.ah_attr.is_global = 1;
-    attr.ah_attr.port_num = 1;
+    attr.ah_attr.port_num = opt.port;
     attr.ah_attr.grh.dgid = gid;
     attr.ah_attr.grh.hop_limit = 64;
     let mask = IBV_QP_STATE

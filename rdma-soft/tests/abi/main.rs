@@ -5,6 +5,7 @@ mod events;
 mod faults;
 mod objects;
 mod operations;
+mod ports;
 mod process;
 mod queues;
 mod retries;

@@ -486,7 +486,7 @@ fn an_extended_create_makes_the_same_qp() {
         attr.pd = x.pd;
         let qp = ops::ibv_create_qp_ex(verbs(), device.ctx, &mut attr);
         assert!(!qp.is_null());
-        to_init(qp, ALL_ACCESS);
+        to_init(qp, &x.opt);
         assert_eq!(verbs().destroy_qp(qp), 0);
         attr.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.bits();
         assert!(ops::ibv_create_qp_ex(verbs(), device.ctx, &mut attr).is_null());

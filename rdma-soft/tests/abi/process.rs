@@ -137,19 +137,7 @@ fn an_address_in_use() {
     let mut profile = rdma_soft::Profile::default();
     profile.ports[0].addresses = vec![crate::queues::gid_addr(&a)];
     let name = rdma_soft::add_device(profile).expect("a profile");
-    let mut count = 0;
-    // SAFETY: the list is read up to its count and freed after its last use.
-    unsafe {
-        let v = verbs();
-        let list = v.get_device_list(&mut count);
-        let device = (0..count as usize)
-            .map(|i| *list.add(i))
-            .find(|&d| std::ffi::CStr::from_ptr(v.get_device_name(d)).to_str() == Ok(&name));
-        let ctx = v.open_device(device.expect("it is in the list"));
-        assert!(ctx.is_null());
-        assert_eq!(errno(), libc::EADDRINUSE);
-        v.free_device_list(list);
-    }
+    assert_eq!(Device::try_open(&name).err(), Some(libc::EADDRINUSE));
     assert_eq!(rdma_soft::counters(&name), None);
     let why = rdma_soft::open_error(&name)
         .expect("it was refused")

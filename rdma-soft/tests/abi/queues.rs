@@ -323,7 +323,7 @@ fn reset_leaves_nothing_of_the_former_life() {
     let (second, second_peer) = (x.create_qp().expect("a QP"), y.create_qp().expect("a QP"));
     let opt = x.opt;
     for qp in [second, second_peer] {
-        to_init(qp, opt.access);
+        to_init(qp, &opt);
     }
     to_rtr(second, &opt, qpn(second_peer), b.gid(), opt.psn);
     to_rtr(second_peer, &opt, qpn(second), a.gid(), opt.psn);
