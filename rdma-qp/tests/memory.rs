@@ -13,8 +13,10 @@ const LEN: usize = 64 * 1024;
 
 /// Two connected ends on two devices, 20 ms apart. The far region is full of ones.
 fn slow_pair() -> (Device, Device, (End, Peer), (End, Peer)) {
-    let mut profile = Profile::default();
-    profile.faults = "delay=20ms,seed=3".parse().unwrap();
+    let profile = Profile {
+        faults: "delay=20ms,seed=3".parse().unwrap(),
+        ..Profile::default()
+    };
     let (left, right) = (device(profile.clone()), device(profile));
     let (mut a, mut b) = (End::new(&left, LEN), End::new(&right, LEN));
     b.mr.write_at(0, &vec![1; LEN]).unwrap();

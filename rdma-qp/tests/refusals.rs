@@ -600,6 +600,15 @@ fn posts_that_cannot_work_are_told_apart_and_never_made() {
     assert_eq!((fake.count("post_send"), fake.count("post_recv")), (0, 0));
     assert_eq!(qp.send_account().accepted + qp.recv_account().accepted, 0);
     qp.send(mr.slice(0, 1 << 20).unwrap()).unwrap();
+    // An empty range never reaches the device: some take a length of 0 for 2^31.
+    qp.send([mr.slice(0, 0).unwrap(), small]).unwrap();
+    qp.send(mr.slice(5, 0).unwrap()).unwrap();
+    let entries: Vec<_> = fake.state().qps[&qp.qp_num()]
+        .sends
+        .iter()
+        .map(|send| send.num_sge)
+        .collect();
+    assert_eq!(entries, [1, 1, 0]);
 }
 
 #[test]

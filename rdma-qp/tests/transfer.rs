@@ -117,7 +117,7 @@ fn ranges_are_gathered_and_scattered_in_order() {
         a.mr.slice(0, 0).unwrap(),
         a.mr.slice(0, 1).unwrap(),
     ];
-    a.qp.send(&parts).unwrap();
+    a.qp.send(&parts[..]).unwrap();
     assert_eq!(b.cq.wait(&receive, LIMIT).unwrap().byte_len, 5);
     assert_eq!(
         (b.bytes(0, 2), b.bytes(10, 3)),
@@ -255,10 +255,12 @@ fn waiting_gives_up_at_the_deadline_and_names_the_queue() {
 
 #[test]
 fn a_large_message_passes_between_two_devices_under_faults() {
-    let mut profile = Profile::default();
-    profile.faults = "loss=1%,duplicate=1%,reorder=1%,corrupt=0.1%,seed=11"
-        .parse()
-        .unwrap();
+    let profile = Profile {
+        faults: "loss=1%,duplicate=1%,reorder=1%,corrupt=0.1%,seed=11"
+            .parse()
+            .unwrap(),
+        ..Profile::default()
+    };
     let (left, right) = (device(profile.clone()), device(profile));
     let (mut a, mut b) = (End::new(&left, 1 << 20), End::new(&right, 1 << 20));
     let (of_b, _) = connect((&mut a, &left), (&mut b, &right), Timing::default());

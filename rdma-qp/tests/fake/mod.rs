@@ -44,9 +44,18 @@ pub struct State {
 pub struct FakeQp {
     /// Its real attributes.
     pub attr: ibv_qp_attr,
-    /// wr_ids of sends and of receives, in order.
-    pub sends: Vec<ibv_send_wr>,
+    /// Posted sends, in order: wr_id and flags.
+    pub sends: Vec<FakeSend>,
+    /// wr_ids of posted receives, in order.
     pub recvs: Vec<u64>,
+}
+
+/// What the provider keeps of a posted send.
+#[derive(Clone, Copy)]
+pub struct FakeSend {
+    pub wr_id: u64,
+    pub send_flags: u32,
+    pub num_sge: i32,
 }
 
 thread_local! {
@@ -634,7 +643,11 @@ unsafe extern "C" fn post_send(
             .get_mut(&(*qp).qp_num)
             .unwrap()
             .sends
-            .push(*wr);
+            .push(FakeSend {
+                wr_id: (*wr).wr_id,
+                send_flags: (*wr).send_flags,
+                num_sge: (*wr).num_sge,
+            });
     }
     0
 }
