@@ -20,7 +20,7 @@ pub struct Region {
     base: *mut u8,
     len: u64,
     /// Keeps memory that the library itself owns; `None` for memory of the application.
-    _owner: Option<Arc<Owned>>,
+    _owner: Option<Arc<[AtomicU64]>>,
 }
 
 // SAFETY: `base` is only dereferenced through the copying functions of this file, which make no
@@ -29,11 +29,6 @@ pub struct Region {
 unsafe impl Send for Region {}
 // SAFETY: as for `Send`; no method has state of its own beside the memory.
 unsafe impl Sync for Region {}
-
-#[derive(Debug)]
-struct Owned {
-    _words: Box<[AtomicU64]>,
-}
 
 impl Region {
     /// A region over memory of the application.
@@ -52,12 +47,12 @@ impl Region {
 
     /// A zeroed region that owns its memory, aligned to 8 bytes.
     pub fn owned(len: usize) -> Region {
-        let words: Box<[AtomicU64]> = (0..len.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
+        let words: Arc<[AtomicU64]> = (0..len.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
         let base = words.as_ptr().cast::<u8>().cast_mut();
         Region {
             base,
             len: len as u64,
-            _owner: Some(Arc::new(Owned { _words: words })),
+            _owner: Some(words),
         }
     }
 

@@ -5,7 +5,7 @@ mod env;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use crate::core::config::{Caps, GidEntry};
+use crate::core::config::{Caps, Config, GidEntry};
 use crate::link::{Faults, IpIds};
 
 pub use env::{Variable, variables};
@@ -231,6 +231,7 @@ impl Profile {
                 self.caps.max_inline_data,
                 Caps::INLINE_LIMIT,
             ),
+            ("the window", self.window, Config::WINDOW_LIMIT as usize),
         ];
         for (name, value, most) in limits {
             let (value, most) = (u64::from(value), most as u64);

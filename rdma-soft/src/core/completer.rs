@@ -96,7 +96,7 @@ impl Qp {
     /// Everything before `end` is acknowledged. If that includes a READ or atomic whose response did
     /// not come, the response was lost: the request is made again.
     fn acknowledge(&mut self, now: Instant, shared: &mut Shared, end: Psn) -> Result<(), Refused> {
-        let before = self.sq.una;
+        let (before, recovering) = (self.sq.una, self.sq.recovering);
         let mut lost = false;
         while self.sq.started > 0 {
             let Some(e) = self.sq.queue.front() else {
@@ -123,7 +123,9 @@ impl Qp {
         }
         self.fail_if_due(shared);
         if lost {
-            if !self.sq.recovering {
+            // If we went back before this came, the request is on its way again already.
+            self.sq.recovering = recovering;
+            if !recovering {
                 self.retry(shared);
             }
             return Err(Refused::EarlyResponse);

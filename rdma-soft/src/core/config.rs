@@ -123,3 +123,9 @@ pub struct Config {
     /// Most packets that one Queue Pair keeps unacknowledged.
     pub window: u32,
 }
+
+impl Config {
+    /// The largest [`window`](Config::window): PSNs are compared by their distance, which has 23
+    /// bits and a sign.
+    pub const WINDOW_LIMIT: u32 = 1 << 22;
+}

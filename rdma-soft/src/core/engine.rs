@@ -48,8 +48,10 @@ pub struct Engine {
     shared: Shared,
     qps: BTreeMap<u32, Qp>,
     next_qpn: u32,
-    pds: BTreeSet<PdId>,
-    cqs: BTreeSet<CqId>,
+    /// Protection domains and how many regions and Queue Pairs are in each.
+    pds: BTreeMap<PdId, usize>,
+    /// Completion queues and how many queues report to each.
+    cqs: BTreeMap<CqId, usize>,
     next_id: u32,
     /// Queue Pairs that may have something to send.
     ready: VecDeque<u32>,
@@ -73,8 +75,8 @@ impl Engine {
             shared,
             qps: BTreeMap::new(),
             next_qpn: rng.next_u32(),
-            pds: BTreeSet::new(),
-            cqs: BTreeSet::new(),
+            pds: BTreeMap::new(),
+            cqs: BTreeMap::new(),
             next_id: 1,
             ready: VecDeque::new(),
             timers: BTreeSet::new(),
@@ -107,20 +109,13 @@ impl Engine {
     pub fn alloc_pd(&mut self) -> Result<PdId, Errno> {
         within(self.pds.len(), self.shared.config.caps.max_pd)?;
         let pd = PdId(self.id());
-        self.pds.insert(pd);
+        self.pds.insert(pd, 0);
         Ok(pd)
     }
 
     /// Ends a protection domain; `EBUSY` while memory regions or Queue Pairs belong to it.
     pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), Errno> {
-        if self.shared.keys.uses_pd(pd) || self.qps.values().any(|qp| qp.init.pd == pd) {
-            return Err(Errno::BUSY);
-        }
-        if self.pds.remove(&pd) {
-            Ok(())
-        } else {
-            Err(Errno::INVAL)
-        }
+        unused(&mut self.pds, pd)
     }
 
     /// Registers memory. Requests address its first byte as `iova`.
@@ -151,44 +146,32 @@ impl Engine {
             || (access.intersects(remote) && !access.contains(local))
             || iova.checked_add(region.len()).is_none()
             || region.len() > caps.max_mr_size
-            || !self.pds.contains(&pd);
+            || !self.pds.contains_key(&pd);
         if bad {
             return Err(Errno::INVAL);
         }
+        count(&mut self.pds, pd, 1);
         Ok(self.shared.keys.insert(pd, region, iova, access))
     }
 
     /// Ends a registration: after it returns, nothing touches the memory.
     pub fn dereg_mr(&mut self, lkey: u32) -> Result<(), Errno> {
-        if self.shared.keys.remove(lkey) {
-            Ok(())
-        } else {
-            Err(Errno::INVAL)
-        }
+        let pd = self.shared.keys.remove(lkey).ok_or(Errno::INVAL)?;
+        count(&mut self.pds, pd, -1);
+        Ok(())
     }
 
     /// A new completion queue, as far as the engine needs one: a name for where completions go.
     pub fn create_cq(&mut self) -> Result<CqId, Errno> {
         within(self.cqs.len(), self.shared.config.caps.max_cq)?;
         let cq = CqId(self.id());
-        self.cqs.insert(cq);
+        self.cqs.insert(cq, 0);
         Ok(cq)
     }
 
     /// Ends a completion queue; `EBUSY` while Queue Pairs use it.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), Errno> {
-        if self
-            .qps
-            .values()
-            .any(|qp| qp.init.send_cq == cq || qp.init.recv_cq == cq)
-        {
-            return Err(Errno::BUSY);
-        }
-        if self.cqs.remove(&cq) {
-            Ok(())
-        } else {
-            Err(Errno::INVAL)
-        }
+        unused(&mut self.cqs, cq)
     }
 
     /// A new Queue Pair, in RESET. Returns its number.
@@ -206,9 +189,9 @@ impl Engine {
             || init.max_send_sge > caps.max_sge
             || init.max_recv_sge > caps.max_sge
             || init.max_inline > caps.max_inline_data;
-        let known = self.pds.contains(&init.pd)
-            && self.cqs.contains(&init.send_cq)
-            && self.cqs.contains(&init.recv_cq);
+        let known = self.pds.contains_key(&init.pd)
+            && self.cqs.contains_key(&init.send_cq)
+            && self.cqs.contains_key(&init.recv_cq);
         if over || !known {
             return Err(Errno::INVAL);
         }
@@ -216,6 +199,7 @@ impl Engine {
         let num = self.draw_qpn();
         self.qps
             .insert(num, Qp::new(num, init, &self.shared.config));
+        self.count_users(&init, 1);
         Ok(num)
     }
 
@@ -258,8 +242,14 @@ impl Engine {
         if let Some(at) = qp.armed {
             self.timers.remove(&(at, qp_num));
         }
-        self.ready.retain(|&n| n != qp_num);
+        self.count_users(&qp.init, -1);
         Ok(())
+    }
+
+    fn count_users(&mut self, init: &QpInit, by: isize) {
+        count(&mut self.pds, init.pd, by);
+        count(&mut self.cqs, init.send_cq, by);
+        count(&mut self.cqs, init.recv_cq, by);
     }
 
     /// Posts a send request. Its shape was checked by whoever posts: opcode, number of entries,
@@ -368,7 +358,9 @@ impl Engine {
                     }
                 }
             }
-            Source::Read { qp_num, rkey, va } => {
+            Source::Read {
+                qp_num, rkey, va, ..
+            } => {
                 let qp = self.qps.get(&qp_num)?;
                 let read = ibv_access_flags::IBV_ACCESS_REMOTE_READ;
                 let (region, offset) = self
@@ -420,7 +412,9 @@ impl Engine {
                 let (_, e) = qp.sq.by_order(order)?;
                 gather(&self.shared.keys, qp.init.pd, &e.wqe.data, offset, out).ok()
             }
-            Source::Read { qp_num, rkey, va } => {
+            Source::Read {
+                qp_num, rkey, va, ..
+            } => {
                 let qp = self.qps.get(&qp_num)?;
                 let read = ibv_access_flags::IBV_ACCESS_REMOTE_READ;
                 let len = out.len() as u64;
@@ -444,7 +438,10 @@ impl Engine {
         };
         match t.source {
             Source::Request { order, .. } => qp.fail_request(&mut self.shared, order),
-            _ => qp.fail_read(&mut self.shared, t.packet.bth.psn),
+            Source::Read { again, .. } => {
+                qp.fail_read(&mut self.shared, t.packet.bth.psn, again);
+            }
+            Source::None => {}
         }
         self.settle(now, qp_num);
     }
@@ -529,10 +526,7 @@ impl Engine {
                 self.ready.pop_front();
                 continue;
             };
-            let t = match qp.next_response(&mut self.shared) {
-                None => qp.next_request(now, &mut self.shared),
-                some => some,
-            };
+            let t = qp.next_packet(now, &mut self.shared);
             match t {
                 None => {
                     (qp.ready, qp.burst) = (false, 0);
@@ -589,6 +583,25 @@ impl Engine {
             self.timers.remove(&(at, qp_num));
         }
         self.timers.insert((due, qp_num));
+    }
+}
+
+/// Changes the number of users of an object.
+fn count<Id: Ord>(objects: &mut BTreeMap<Id, usize>, id: Id, by: isize) {
+    if let Some(users) = objects.get_mut(&id) {
+        *users = users.saturating_add_signed(by);
+    }
+}
+
+/// Takes an object out; `EBUSY` if it has users, `EINVAL` if there is none.
+fn unused<Id: Ord>(objects: &mut BTreeMap<Id, usize>, id: Id) -> Result<(), Errno> {
+    match objects.get(&id) {
+        None => Err(Errno::INVAL),
+        Some(0) => {
+            objects.remove(&id);
+            Ok(())
+        }
+        Some(_) => Err(Errno::BUSY),
     }
 }
 

@@ -65,10 +65,6 @@ impl Keys {
         self.local.len()
     }
 
-    pub fn uses_pd(&self, pd: PdId) -> bool {
-        self.local.values().any(|mr| mr.pd == pd)
-    }
-
     pub fn insert(
         &mut self,
         pd: PdId,
@@ -77,8 +73,8 @@ impl Keys {
         access: ibv_access_flags,
     ) -> MrKeys {
         let keys = MrKeys {
-            lkey: self.sequence.draw(),
-            rkey: self.sequence.draw(),
+            lkey: self.draw(),
+            rkey: self.draw(),
         };
         let mr = Arc::new(Mr {
             pd,
@@ -92,13 +88,21 @@ impl Keys {
         keys
     }
 
-    /// Forgets the region; nothing resolves to its memory afterwards.
-    pub fn remove(&mut self, lkey: u32) -> bool {
-        let Some(mr) = self.local.remove(&lkey) else {
-            return false;
-        };
+    /// A key that no region has: after 2^32 of them the sequence begins anew.
+    fn draw(&mut self) -> u32 {
+        loop {
+            let key = self.sequence.draw();
+            if !self.local.contains_key(&key) && !self.remote.contains_key(&key) {
+                return key;
+            }
+        }
+    }
+
+    /// Forgets the region; nothing resolves to its memory afterwards. Gives its domain.
+    pub fn remove(&mut self, lkey: u32) -> Option<PdId> {
+        let mr = self.local.remove(&lkey)?;
         self.remote.remove(&mr.keys.rkey);
-        true
+        Some(mr.pd)
     }
 
     /// The memory of a local entry, for a Queue Pair of `pd`.
@@ -129,9 +133,9 @@ impl Keys {
     }
 }
 
-/// Draws 32-bit keys that a peer cannot guess and that never repeat: a counter sent through a
-/// permutation with secret round keys. A key is thereby its own generation: one that was
-/// deregistered opens nothing ever again.
+/// Draws 32-bit keys that a peer cannot guess: a counter sent through a permutation with secret
+/// round keys. None repeats within 2^32 draws, so a key is its own generation: one that was
+/// deregistered opens nothing for that long.
 #[derive(Debug)]
 struct KeySequence {
     next: u32,

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use super::config::Config;
 use super::time::Instant;
 use crate::wire::Psn;
 
@@ -23,7 +24,7 @@ impl Window {
     const MIN: u32 = 4;
 
     pub fn new(max: u32) -> Window {
-        let max = max.max(Window::MIN);
+        let max = max.clamp(Window::MIN, Config::WINDOW_LIMIT);
         Window {
             max,
             size: max.min(32),

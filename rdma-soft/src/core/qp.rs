@@ -72,6 +72,8 @@ pub(super) struct Qp {
     pub ready: bool,
     /// Packets sent since this Queue Pair's turn began.
     pub burst: u32,
+    /// The last packet was an answer: if there is a request too, it is next.
+    answered: bool,
     /// The entry in the engine's timer set.
     pub armed: Option<Instant>,
 }
@@ -102,6 +104,7 @@ impl Qp {
             drain_event: false,
             ready: false,
             burst: 0,
+            answered: false,
             armed: None,
         }
     }
@@ -179,6 +182,22 @@ impl Qp {
             payload_len,
             source,
         })
+    }
+
+    /// The next packet to send: answers and requests in turn, so that neither starves behind the
+    /// other.
+    pub fn next_packet(&mut self, now: Instant, shared: &mut Shared) -> Option<Transmit> {
+        for _ in 0..2 {
+            self.answered = !self.answered;
+            let packet = match self.answered {
+                true => self.next_response(shared),
+                false => self.next_request(now, shared),
+            };
+            if packet.is_some() {
+                return packet;
+            }
+        }
+        None
     }
 
     /// Reports the end of a send request, if it ends in a completion.

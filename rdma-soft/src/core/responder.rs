@@ -30,8 +30,8 @@ pub(super) struct Responder {
     nak_sent: bool,
     /// Answers that are to go out, in the order of their PSNs.
     responses: VecDeque<Response>,
-    /// Results of the latest atomics, for requests that are repeated.
-    atomics: VecDeque<(Psn, u64)>,
+    /// The latest READs (`None`) and atomics (their results), as many as may be open at the peer.
+    fetched: VecDeque<(Psn, Option<u64>)>,
     /// A message came while in RTR, and that was reported.
     established: bool,
 }
@@ -431,6 +431,7 @@ impl Qp {
         self.check_remote(shared, &reth, read)?;
         let packets = reth.len.div_ceil(self.mtu).max(1);
         self.rq.advance(packets, true);
+        self.fetch_executed(packet.bth.psn, None);
         self.push_read(packet.bth.psn, &reth, packets, false);
         Ok(())
     }
@@ -462,10 +463,7 @@ impl Qp {
             })
             .map_err(|_| Fault::Fatal(NakCode::RemoteAccessError))?;
         self.rq.advance(1, true);
-        if self.rq.atomics.len() >= usize::from(self.attr.max_dest_rd_atomic) {
-            self.rq.atomics.pop_front();
-        }
-        self.rq.atomics.push_back((packet.bth.psn, old));
+        self.fetch_executed(packet.bth.psn, Some(old));
         self.rq.responses.push_back(Response::Atomic {
             psn: packet.bth.psn,
             old,
@@ -473,6 +471,14 @@ impl Qp {
             again: false,
         });
         Ok(())
+    }
+
+    /// Remembers a READ or atomic for when it is repeated.
+    fn fetch_executed(&mut self, psn: Psn, result: Option<u64>) {
+        if self.rq.fetched.len() >= usize::from(self.attr.max_dest_rd_atomic) {
+            self.rq.fetched.pop_front();
+        }
+        self.rq.fetched.push_back((psn, result));
     }
 
     /// At most `max_dest_rd_atomic` READs and atomics may wait for their answers.
@@ -564,7 +570,13 @@ impl Qp {
         });
         let room = self.rq.open_fetches(true) < usize::from(self.attr.max_dest_rd_atomic);
         match (info.op, packet.reth) {
-            (Operation::Send | Operation::Write, _) => self.rq.ack(self.rq.epsn.minus(1)),
+            (Operation::Send | Operation::Write, _) => {
+                // All that was executed since, but no READ or atomic: those are acknowledged by
+                // their answers alone, and the peer may still wait for one.
+                let later = |&&(fetch, _): &&(Psn, _)| Psn::distance(psn, fetch) > 0;
+                let fetch = self.rq.fetched.iter().find(later).map(|&(fetch, _)| fetch);
+                self.rq.ack(fetch.unwrap_or(self.rq.epsn).minus(1));
+            }
             (Operation::ReadRequest, Some(reth)) if !waits && room => {
                 let read = ibv_access_flags::IBV_ACCESS_REMOTE_READ;
                 let packets = reth.len.div_ceil(self.mtu).max(1);
@@ -576,7 +588,8 @@ impl Qp {
                 }
             }
             (Operation::CompareSwap | Operation::FetchAdd, _) if !waits && room => {
-                if let Some(&(psn, old)) = self.rq.atomics.iter().find(|(p, _)| *p == psn) {
+                let done = self.rq.fetched.iter().find(|(p, _)| *p == psn);
+                if let Some(&(psn, Some(old))) = done {
                     self.rq.responses.push_back(Response::Atomic {
                         psn,
                         old,
@@ -626,7 +639,7 @@ impl Qp {
                 packets,
                 sent,
                 msn,
-                ..
+                again,
             } => {
                 let place = Place::new(*sent == 0, *sent + 1 == *packets);
                 let offset = u64::from(*sent) * u64::from(self.mtu);
@@ -637,6 +650,7 @@ impl Qp {
                         qp_num: self.num,
                         rkey: remote.rkey,
                         va,
+                        again: *again,
                     };
                 }
                 let at = psn.plus(*sent);
@@ -660,9 +674,23 @@ impl Qp {
         self.transmit(packet, payload_len, source)
     }
 
-    /// The memory of a READ went away while its answer was being made.
-    pub fn fail_read(&mut self, shared: &mut Shared, psn: Psn) {
-        if self.receives() {
+    /// The memory of a READ went away while its answer was being made. One that was answered before
+    /// is answered no further: the peer may be done with it.
+    pub fn fail_read(&mut self, shared: &mut Shared, psn: Psn, again: bool) {
+        if again {
+            self.rq.responses.retain(|r| match *r {
+                Response::Read {
+                    psn: first,
+                    packets,
+                    again: true,
+                    ..
+                } => {
+                    let at = Psn::distance(first, psn);
+                    !(0..packets as i32).contains(&at)
+                }
+                _ => true,
+            });
+        } else if self.receives() {
             self.refuse_for_good(shared, psn, NakCode::RemoteAccessError);
         }
     }

@@ -53,7 +53,13 @@ pub(super) enum Source {
         offset: u64,
     },
     /// Remote-readable memory, for a READ response of that Queue Pair.
-    Read { qp_num: u32, rkey: u32, va: u64 },
+    /// `again`: the response was given, or begun, before.
+    Read {
+        qp_num: u32,
+        rkey: u32,
+        va: u64,
+        again: bool,
+    },
 }
 
 /// A piece of registered memory.

@@ -60,9 +60,21 @@ pub fn check(
         return Err(too_short);
     }
     let icrc = u32::from_le_bytes(*icrc);
-    match explained_ip_id(&Flow::new(src, dst), transport, icrc) {
-        Some(id) if ids == IpIds::Any || id < OWN_IDS => {}
-        _ => return Err(IngressError::BadIcrc),
+    let flow = Flow::new(src, dst);
+    let explained = explained_ip_id(&flow, transport, icrc);
+    let fits = match ids {
+        IpIds::Own => explained.is_some_and(|id| id < OWN_IDS),
+        // Not everybody forbids fragments.
+        IpIds::Any => {
+            let may_fragment = Flow {
+                dont_fragment: false,
+                ..flow
+            };
+            explained.is_some() || explained_ip_id(&may_fragment, transport, icrc).is_some()
+        }
+    };
+    if !fits {
+        return Err(IngressError::BadIcrc);
     }
     let (packet, payload) = Packet::parse(transport).map_err(|error| match error {
         ParseError::UnknownOpcode(opcode) => IngressError::UnknownOpcode(opcode),

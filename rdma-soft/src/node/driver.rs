@@ -94,6 +94,8 @@ pub(crate) struct Driver {
     pub(crate) engine: Engine,
     link: Arc<UdpLink>,
     locals: Vec<Local>,
+    /// The socket that was looked at first in the last turn.
+    first_socket: usize,
     /// There while the link has faults.
     faults: Option<FaultLayer>,
     fault_seed: u64,
@@ -157,6 +159,7 @@ impl Driver {
             engine: Engine::new(config, rng.next_u64()),
             link,
             locals,
+            first_socket: 0,
             faults: None,
             fault_seed,
             pcap,
@@ -268,7 +271,10 @@ impl Driver {
     /// Takes up to `most` datagrams from the sockets; gives their number.
     fn receive(&mut self, now: Instant, most: u32) -> u32 {
         let mut count = 0;
-        for at in 0..self.locals.len() {
+        let sockets = self.locals.len();
+        // Each time another socket is first: a flood of one address leaves room for the others.
+        self.first_socket = (self.first_socket + 1) % sockets.max(1);
+        for at in (self.first_socket..sockets).chain(0..self.first_socket) {
             while count < most {
                 let Some(received) = self.link.recv(at, &mut self.rx) else {
                     break;
@@ -324,7 +330,7 @@ impl Driver {
             };
             count += 1;
             let by_bytes = self.faults.is_some() || self.pcap.is_some();
-            if !by_bytes && self.locals.iter().any(|l| l.addr.ip() == packet.dst) {
+            if !by_bytes && self.is_ours(packet.src) && self.is_ours(packet.dst) {
                 self.counters.self_packets += 1;
                 self.engine.loopback(now, &packet);
             } else {
@@ -332,6 +338,11 @@ impl Driver {
             }
         }
         count
+    }
+
+    /// An address of this node, of a port that is up.
+    fn is_ours(&self, addr: IpAddr) -> bool {
+        self.locals.iter().any(|l| l.up && l.addr.ip() == addr)
     }
 
     /// Which socket sends from `addr`.

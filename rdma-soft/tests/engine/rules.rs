@@ -993,3 +993,121 @@ fn busy_objects_are_not_destroyed() {
     node.engine.dereg_mr(p.a.lkey).unwrap();
     assert_eq!(node.engine.dealloc_pd(node.pd), Ok(()));
 }
+
+#[test]
+fn answers_and_requests_take_turns() {
+    // Node 1 answers a long READ and has something to say itself: that does not wait for the end.
+    let mut p = pair(&Conn {
+        mtu: 256,
+        ..Conn::default()
+    });
+    let (read, write) = (p.b.remote(0), p.a.remote(0));
+    let w = wqe(1, SendOp::Read { remote: read }, &[p.a.sge(0, 1 << 16)]);
+    p.net.send(0, p.qa, w);
+    p.net.run(Duration::from_secs(1), |n| {
+        n.nodes[1].engine.counters().rx_accepted > 0
+    });
+    let w = wqe(
+        2,
+        SendOp::Write {
+            remote: write,
+            imm: None,
+        },
+        &[p.b.sge(0, 8)],
+    );
+    p.net.send(1, p.qb, w);
+    p.net
+        .run(Duration::from_secs(1), |n| !n.nodes[1].done.is_empty());
+    assert!(p.net.ends(0).is_empty(), "the READ still goes on");
+    p.net.settle();
+    assert_eq!(
+        (p.net.ends(0), p.net.ends(1)),
+        (vec![(1, OK)], vec![(2, OK)])
+    );
+}
+
+#[test]
+fn a_repeated_read_whose_region_is_gone_harms_nobody() {
+    let mut p = pair(&Conn::default());
+    p.net.recorded = Some(vec![]);
+    let remote = p.b.remote(0);
+    let w = wqe(1, SendOp::Read { remote }, &[p.a.sge(0, 4000)]);
+    p.net.send(0, p.qa, w);
+    p.net.settle();
+    let question = p.net.recorded.as_ref().unwrap()[0].clone();
+    assert_eq!(p.net.ends(0), [(1, OK)]);
+    // The question comes again; the region goes while the answer is on its way out.
+    let (packet, _) = Packet::parse(&question.bytes[..question.bytes.len() - 4]).unwrap();
+    let path = rdma_soft::core::Path {
+        port: 1,
+        src: addr(0),
+        dst: addr(1),
+    };
+    let (now, node) = (p.net.now, &mut p.net.nodes[1].engine);
+    node.handle_packet(now, &path, &packet, &[]);
+    let answer = node.poll_transmit(now).unwrap();
+    node.dereg_mr(p.b.lkey).unwrap();
+    assert_eq!(
+        node.emit(now, &answer, &mut [0; rdma_soft::core::MAX_FRAME]),
+        None
+    );
+    p.net.settle();
+    assert_eq!(p.net.state(1, p.qb), ibv_qp_state::IBV_QPS_RTS);
+    assert!(p.net.nodes[1].events.is_empty());
+}
+
+#[test]
+fn a_repeated_write_is_acknowledged_without_the_read_behind_it() {
+    // WRITE then READ; the answers to both are lost, the WRITE comes again.
+    let mut p = pair(&Conn {
+        psn: [0, 0],
+        ..Conn::default()
+    });
+    p.net.recorded = Some(vec![]);
+    let remote = p.b.remote(0);
+    let w = wqe(1, SendOp::Write { remote, imm: None }, &[p.a.sge(0, 8)]);
+    p.net.send(0, p.qa, w);
+    let w = wqe(2, SendOp::Read { remote }, &[p.a.sge(8, 8)]);
+    p.net.send(0, p.qa, w);
+    p.net.settle();
+    let again = p.net.recorded.as_ref().unwrap()[0].clone();
+    let (packet, payload) = Packet::parse(&again.bytes[..again.bytes.len() - 4]).unwrap();
+    let path = rdma_soft::core::Path {
+        port: 1,
+        src: addr(0),
+        dst: addr(1),
+    };
+    let (now, node) = (p.net.now, &mut p.net.nodes[1].engine);
+    node.handle_packet(now, &path, &packet, payload);
+    let ack = node.poll_transmit(now).unwrap().packet.bth;
+    assert_eq!(ack.psn.value(), 0, "the WRITE's PSN; 1 is the READ's");
+}
+
+#[test]
+fn the_self_link_counts_what_it_carried() {
+    let mut net = Net::clean(1);
+    let (qa, _) = net.pair(0, 0, &Conn::default());
+    let m = net.nodes[0].mem(0x1000, 64, ALL);
+    let (now, node) = (net.now, &mut net.nodes[0].engine);
+    node.post_send(
+        now,
+        qa,
+        wqe(
+            1,
+            SendOp::Write {
+                remote: m.remote(8),
+                imm: None,
+            },
+            &[m.sge(0, 8)],
+        ),
+    );
+    let t = node.poll_transmit(now).unwrap();
+    node.dereg_mr(m.lkey).unwrap();
+    node.loopback(now, &t);
+    assert_eq!(
+        (node.counters().tx_frames, node.counters().rx_frames),
+        (0, 0)
+    );
+    net.drain();
+    assert_eq!(net.ends(0), [(1, ibv_wc_status::IBV_WC_LOC_PROT_ERR)]);
+}
