@@ -16,6 +16,7 @@ export ASAN_OPTIONS="detect_leaks=0:abort_on_error=1"
 probe=$(mktemp -d)
 trap 'rm -rf "$probe"' EXIT
 echo 'fn main() {}' >"$probe/probe.rs"
+# shellcheck disable=SC2086 # flags are words
 if ! rustc $RUSTFLAGS --target "$host" -o "$probe/probe" "$probe/probe.rs" 2>"$probe/why" || ! "$probe/probe"; then
     echo "SKIP asan: this compiler has no AddressSanitizer for $host: $(head -n 1 "$probe/why")"
     exit 77

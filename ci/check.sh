@@ -73,7 +73,7 @@ run() {
         printf 'FAIL  %-22s %4d s' "$name" "$spent"
         ((status == 124 || status == 137)) && printf '  ended at its limit of %s s' "$limit"
         printf '\n--- %s, last lines of %s\n' "$name" "${log#"$root"/}"
-        tail -n 150 "$log" | sed 's/^/    /'
+        grep -vE '^ *(Compiling|Checking|Documenting|Download(ed|ing)) ' "$log" | tail -n 150 | sed 's/^/    /'
         printf -- '---\n'
     fi
 }
