@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod copy;
+mod devices;
 mod failure;
 mod states;
 mod term;
@@ -24,6 +25,8 @@ struct Cli {
 /// What to do.
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    /// List devices, their ports and GID tables, and which GID would be used
+    Devices(devices::Args),
     /// Move a file between two processes by RDMA WRITE
     Copy(Box<copy::Args>),
     /// Show which Queue Pair transitions exist, and which attributes each one needs
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
     let Cli { command } = Cli::parse();
     let ended = match command {
         Command::Copy(args) => copy::run(*args),
+        Command::Devices(args) => devices::run(&args),
         Command::States(args) => states::run(&args),
     };
     match ended {

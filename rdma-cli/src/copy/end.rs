@@ -11,6 +11,7 @@ use super::args::DeviceChoice;
 use super::console::Console;
 use super::file::CHUNK;
 use super::protocol::SLOTS;
+use crate::devices::NO_RDMA;
 use crate::failure::Failure;
 
 /// Sends that an end may have under way: one for each slot, and a sign of life.
@@ -108,7 +109,12 @@ fn open_real(name: &str) -> Result<Device, Failure> {
             "{error}; without --device the software device is used, which needs no library"
         ))
     })?;
-    Device::open(&verbs, name).map_err(told)
+    Device::open(&verbs, name).map_err(|error| match error {
+        OpenError::List(errno) | OpenError::Refused { source: errno, .. } if errno.raw_os_error() == NO_RDMA => {
+            Failure::told(format!("there is no device {name}: this kernel has no RDMA; load the adapter's driver and ib_uverbs"))
+        }
+        error => told(error),
+    })
 }
 
 /// Opens the software device; gives the seed of its faults too.

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 use signal_hook::low_level::pipe;
 
@@ -34,6 +34,8 @@ impl Interrupt {
             flag::register(signal, came.clone())?;
             pipe::register(signal, writable.try_clone()?)?;
         }
+        // Over the limit of file sizes a write is to fail, rather than to end the process.
+        flag::register(SIGXFSZ, Arc::default())?;
         Ok(Interrupt { came, readable })
     }
 

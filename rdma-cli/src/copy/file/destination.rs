@@ -83,10 +83,13 @@ impl Target {
     fn cannot(&self, what: &str, error: &io::Error) -> String {
         let cure = match error.kind() {
             ErrorKind::StorageFull => "; make room there, or choose another file system",
+            ErrorKind::FileTooLarge => {
+                "; raise the limit of file sizes (ulimit -f), or choose another file system"
+            }
             ErrorKind::QuotaExceeded => {
                 "; the quota is used up: make room there, or choose another place"
             }
-            ErrorKind::NotFound => "; create the directory first",
+            ErrorKind::NotFound if !self.directory().exists() => "; create the directory first",
             ErrorKind::PermissionDenied => "; choose a directory that you may write to",
             _ => "",
         };

@@ -74,6 +74,12 @@ impl Source {
         }
         let file = File::open(path).map_err(refused)?;
         let about = file.metadata().map_err(refused)?;
+        // The kernel's own files announce no length and have content all the same.
+        if about.len() == 0 && file.read_at(&mut [0], 0).map_err(refused)? > 0 {
+            return Err(Failure::told(format!(
+                "cannot copy {shown}: it announces a length of 0 and has content all the same; save that in a file first"
+            )));
+        }
         Ok(Source {
             file,
             path: path.to_owned(),

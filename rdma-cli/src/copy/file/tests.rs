@@ -141,6 +141,11 @@ fn what_is_no_file_is_no_source() {
     std::os::unix::fs::symlink("nowhere", scratch.at("dangling")).unwrap();
     assert!(told(&scratch.at("dangling")).contains("does not exist"));
     assert!(told(Path::new("/dev/null")).contains("regular file"));
+    assert!(told(Path::new("/proc/version")).contains("length of 0"));
+    assert!(
+        told(Path::new("/proc/self/mem")).contains("error"),
+        "nobody can read its first byte"
+    );
 }
 
 #[test]

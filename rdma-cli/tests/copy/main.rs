@@ -1,0 +1,6 @@
+//! `qp copy` as a user runs it: what arrives, what is refused, and what happens when one end dies.
+
+mod arrives;
+mod dies;
+mod refused;
+mod run;
