@@ -13,7 +13,7 @@ use rdma_qp::{
 enum Thing {
     Device(#[allow(dead_code)] Device),
     Pd(#[allow(dead_code)] Pd),
-    Cq(#[allow(dead_code)] Cq),
+    Cq(#[allow(dead_code)] Box<Cq>),
     Mr(#[allow(dead_code)] Mr),
     Qp(#[allow(dead_code)] Box<Qp>),
 }
@@ -44,7 +44,7 @@ fn things() -> Vec<Thing> {
     vec![
         Thing::Device(device),
         Thing::Pd(pd),
-        Thing::Cq(cq),
+        Thing::Cq(Box::new(cq)),
         Thing::Mr(mr),
         Thing::Qp(Box::new(qp)),
     ]
