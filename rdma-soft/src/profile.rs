@@ -217,6 +217,13 @@ impl Profile {
                 let (active, max) = (p.active_mtu, p.max_mtu);
                 return Err(ProfileError::ActiveMtu { port, active, max });
             }
+            if p.max_msg_sz > Config::MESSAGE_LIMIT {
+                return Err(ProfileError::TooLarge {
+                    name: "max_msg_sz",
+                    value: p.max_msg_sz.into(),
+                    most: Config::MESSAGE_LIMIT.into(),
+                });
+            }
             if p.pkeys.is_empty() {
                 return Err(ProfileError::Empty("the partition key table"));
             }
@@ -232,6 +239,7 @@ impl Profile {
                 Caps::INLINE_LIMIT,
             ),
             ("the window", self.window, Config::WINDOW_LIMIT as usize),
+            ("max_qp", self.caps.max_qp, Config::QP_LIMIT as usize),
         ];
         for (name, value, most) in limits {
             let (value, most) = (u64::from(value), most as u64);

@@ -128,4 +128,12 @@ impl Config {
     /// The largest [`window`](Config::window): PSNs are compared by their distance, which has 23
     /// bits and a sign.
     pub const WINDOW_LIMIT: u32 = 1 << 22;
+
+    /// The most Queue Pairs: their numbers have 24 bits, of which 0, 1 and 0xffffff are taken, and
+    /// half are left free so that a number is not used again soon.
+    pub const QP_LIMIT: u32 = 1 << 23;
+
+    /// The longest message in bytes (2^31, as the kernel's core has it); at the smallest path MTU
+    /// that is 2^23 packets.
+    pub const MESSAGE_LIMIT: u32 = 1 << 31;
 }

@@ -42,7 +42,7 @@ fn packet(rng: &mut Rng, qpn: u32, psn: u32, mem: &Mem) -> Packet {
         rng.next_u32()
     };
     p.xrceth = has(Headers::XRCETH).then(|| rng.next_u32() & 0xff_ffff);
-    p.deth = has(Headers::DETH).then(|| Deth { qkey: 0, src_qp: 1 });
+    p.deth = has(Headers::DETH).then_some(Deth { qkey: 0, src_qp: 1 });
     p.reth = has(Headers::RETH).then_some(Reth { va, rkey, len });
     p.atomic = has(Headers::ATOMIC_ETH).then(|| AtomicEth {
         va,
@@ -94,9 +94,9 @@ fn hostile_packets_touch_nothing_beyond_their_rights() {
         for _ in 0..200 {
             if net.state(1, qb) == ibv_qp_state::IBV_QPS_ERR {
                 // A fatal NAK ends the connection: the next one is attacked as well.
-                net.to_state(1, qb, ibv_qp_state::IBV_QPS_RESET);
-                net.to_rtr(1, qb, 0, qa, &c, 0);
-                net.to_rts(1, qb, &c, 1);
+                net.move_to_state(1, qb, ibv_qp_state::IBV_QPS_RESET);
+                net.move_to_rtr(1, qb, 0, qa, &c, 0);
+                net.move_to_rts(1, qb, &c, 1);
                 prepare(&mut net, qb, &inbox, &m);
             }
             let due = net.nodes[1].engine.query_qp(qb).unwrap().0;

@@ -173,19 +173,21 @@ impl Net {
     }
 
     pub fn connect(&mut self, a: usize, qa: u32, b: usize, qb: u32, c: &Conn) {
-        self.to_rtr(a, qa, b, qb, c, 1);
-        self.to_rtr(b, qb, a, qa, c, 0);
-        self.to_rts(a, qa, c, 0);
-        self.to_rts(b, qb, c, 1);
+        self.move_to_rtr(a, qa, b, qb, c, 1);
+        self.move_to_rtr(b, qb, a, qa, c, 0);
+        self.move_to_rts(a, qa, c, 0);
+        self.move_to_rts(b, qb, c, 1);
     }
 
     /// RESET to RTR; the peer's packets start at `c.psn[rq]`.
-    pub fn to_rtr(&mut self, a: usize, qa: u32, b: usize, qb: u32, c: &Conn, rq: usize) {
+    pub fn move_to_rtr(&mut self, a: usize, qa: u32, b: usize, qb: u32, c: &Conn, rq: usize) {
         use ibv_qp_attr_mask as M;
-        let mut attr = ibv_qp_attr::default();
-        attr.qp_state = ibv_qp_state::IBV_QPS_INIT;
-        attr.port_num = 1;
-        attr.qp_access_flags = c.access.bits();
+        let mut attr = ibv_qp_attr {
+            qp_state: ibv_qp_state::IBV_QPS_INIT,
+            port_num: 1,
+            qp_access_flags: c.access.bits(),
+            ..Default::default()
+        };
         let mask = M::IBV_QP_STATE | M::IBV_QP_PKEY_INDEX | M::IBV_QP_PORT | M::IBV_QP_ACCESS_FLAGS;
         self.modify(a, qa, &attr, mask);
         attr.qp_state = ibv_qp_state::IBV_QPS_RTR;
@@ -209,15 +211,17 @@ impl Net {
     }
 
     /// RTR to RTS; packets start at `c.psn[sq]`.
-    pub fn to_rts(&mut self, a: usize, qa: u32, c: &Conn, sq: usize) {
+    pub fn move_to_rts(&mut self, a: usize, qa: u32, c: &Conn, sq: usize) {
         use ibv_qp_attr_mask as M;
-        let mut attr = ibv_qp_attr::default();
-        attr.qp_state = ibv_qp_state::IBV_QPS_RTS;
-        attr.timeout = c.timeout;
-        attr.retry_cnt = c.retry_cnt;
-        attr.rnr_retry = c.rnr_retry;
-        attr.sq_psn = c.psn[sq];
-        attr.max_rd_atomic = c.rd_atomic;
+        let attr = ibv_qp_attr {
+            qp_state: ibv_qp_state::IBV_QPS_RTS,
+            timeout: c.timeout,
+            retry_cnt: c.retry_cnt,
+            rnr_retry: c.rnr_retry,
+            sq_psn: c.psn[sq],
+            max_rd_atomic: c.rd_atomic,
+            ..Default::default()
+        };
         let mask = M::IBV_QP_STATE
             | M::IBV_QP_TIMEOUT
             | M::IBV_QP_RETRY_CNT
@@ -227,7 +231,7 @@ impl Net {
         self.modify(a, qa, &attr, mask);
     }
 
-    pub fn to_state(&mut self, a: usize, qa: u32, state: ibv_qp_state) {
+    pub fn move_to_state(&mut self, a: usize, qa: u32, state: ibv_qp_state) {
         let attr = ibv_qp_attr {
             qp_state: state,
             ..Default::default()

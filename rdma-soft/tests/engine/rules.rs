@@ -34,7 +34,7 @@ fn pair(c: &Conn) -> Pair {
         .write(
             0,
             &(0..1 << 16)
-                .map(|i: u32| (i * 31 >> 3) as u8)
+                .map(|i: u32| ((i * 31) >> 3) as u8)
                 .collect::<Vec<_>>(),
         )
         .unwrap();
@@ -156,8 +156,8 @@ fn a_silent_peer_costs_retry_cnt_plus_one_timeouts() {
         let mut net = Net::clean(2);
         let (qa, qb) = (net.nodes[0].create_qp(&c), net.nodes[1].create_qp(&c));
         // The peer stays in INIT: it must stay silent, and count.
-        net.to_rtr(0, qa, 1, qb, &c, 1);
-        net.to_rts(0, qa, &c, 0);
+        net.move_to_rtr(0, qa, 1, qb, &c, 1);
+        net.move_to_rts(0, qa, &c, 0);
         net.recorded = Some(vec![]);
         net.send(0, qa, wqe(1, SEND, &[]));
         net.settle();
@@ -386,7 +386,8 @@ fn each_atomic_mistake_has_its_status() {
 #[test]
 fn each_wrong_key_has_its_status() {
     let access = ibv_wc_status::IBV_WC_REM_ACCESS_ERR;
-    let cases: [(&str, fn(&Pair) -> Remote); 4] = [
+    type Wrong = fn(&Pair) -> Remote;
+    let cases: [(&str, Wrong); 4] = [
         ("an lkey is no rkey", |p| Remote {
             addr: p.b.iova,
             rkey: p.b.lkey,
@@ -607,8 +608,8 @@ fn psns_that_do_not_match_end_in_retry_exceeded() {
     };
     let (qa, qb) = (net.nodes[0].create_qp(&c), net.nodes[1].create_qp(&c));
     // Node 1 expects a PSN that is earlier than the first one that comes.
-    net.to_rtr(0, qa, 1, qb, &c, 1);
-    net.to_rtr(
+    net.move_to_rtr(0, qa, 1, qb, &c, 1);
+    net.move_to_rtr(
         1,
         qb,
         0,
@@ -619,8 +620,8 @@ fn psns_that_do_not_match_end_in_retry_exceeded() {
         },
         0,
     );
-    net.to_rts(0, qa, &c, 0);
-    net.to_rts(1, qb, &c, 1);
+    net.move_to_rts(0, qa, &c, 0);
+    net.move_to_rts(1, qb, &c, 1);
     net.recv(1, qb, 9, &[]);
     net.send(0, qa, wqe(1, SEND, &[]));
     net.settle();
@@ -650,7 +651,7 @@ fn replayed_packets_of_a_former_life_are_dropped() {
     let frames = p.net.recorded.take().unwrap();
     // Both ends begin anew with other PSNs.
     for (node, qp) in [(0, p.qa), (1, p.qb)] {
-        p.net.to_state(node, qp, ibv_qp_state::IBV_QPS_RESET);
+        p.net.move_to_state(node, qp, ibv_qp_state::IBV_QPS_RESET);
     }
     let (qa, qb) = (p.qa, p.qb);
     p.net.connect(
@@ -686,7 +687,7 @@ fn err_flushes_both_queues_in_order_and_takes_posts() {
         w.signaled = i % 2 == 0;
         p.net.send(0, p.qa, w);
     }
-    p.net.to_state(0, p.qa, ERR);
+    p.net.move_to_state(0, p.qa, ERR);
     // Posted in ERR: flushed at once, after all others of their queues. That marks the end of a drain.
     p.net.send(0, p.qa, wqe(99, SEND, &[]));
     p.net.recv(0, p.qa, 98, &[]);
@@ -719,8 +720,8 @@ fn reset_discards_without_completions_and_the_pair_lives_again() {
         p.net.send(0, qa, wqe(3, SEND, &[]));
         // Twice: RESET from RESET is allowed too.
         for state in [ibv_qp_state::IBV_QPS_RESET, ibv_qp_state::IBV_QPS_RESET] {
-            p.net.to_state(0, qa, state);
-            p.net.to_state(1, qb, state);
+            p.net.move_to_state(0, qa, state);
+            p.net.move_to_state(1, qb, state);
         }
         p.net.settle();
         assert!(p.net.nodes[0].done.is_empty());
@@ -911,7 +912,7 @@ fn two_queue_pairs_of_one_node_talk_without_a_wire() {
     let mut net = Net::clean(1);
     let (qa, qb) = net.pair(0, 0, &Conn::default());
     let m = net.nodes[0].mem(0x1000, 1 << 16, ALL);
-    let bytes: Vec<u8> = (0..20_000u32).map(|i| (i * 13 >> 2) as u8).collect();
+    let bytes: Vec<u8> = (0..20_000u32).map(|i| ((i * 13) >> 2) as u8).collect();
     m.region.write(0, &bytes).unwrap();
     let node = &mut net.nodes[0];
     let mut list = rdma_soft::core::SgeList::new();

@@ -246,9 +246,9 @@ fn run(seed: u64) -> u64 {
                 flow.receive(&mut net, qps[flow.to]);
             }
         }
-        for n in 0..2 {
-            while let Some(wc) = net.nodes[n].done.get(seen[n]).copied() {
-                seen[n] += 1;
+        for (n, seen) in seen.iter_mut().enumerate() {
+            while let Some(wc) = net.nodes[n].done.get(*seen).copied() {
+                *seen += 1;
                 assert_eq!(wc.status, ibv_wc_status::IBV_WC_SUCCESS, "{wc:?}");
                 if wc.queue == Queue::Send {
                     continue;
