@@ -99,7 +99,7 @@ fn look() -> Listing {
             .push(format!("no devices of rdma-core: {error}")),
     }
     match rdma_soft::Profile::from_env() {
-        Ok(_) => listing.add("software", &rdma_soft::verbs()),
+        Ok(_) => listing.add("software", rdma_soft::verbs()),
         Err(error) => listing.notes.push(format!("no software device: {error}")),
     }
     listing

@@ -11,6 +11,10 @@ use crate::failure::Failure;
 
 /// Options of `qp copy`.
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "\
+qp copy [OPTIONS] SRC DST
+       qp copy [OPTIONS] --listen ADDR DIR
+       qp copy [OPTIONS] SRC ADDR")]
 #[command(after_help = "\
 Examples:
   qp copy big.bin /mnt/copy.bin              both ends on this machine
@@ -20,8 +24,8 @@ Examples:
 DST is taken as HOST:PORT if it ends in a colon and a number and has no slash; for a file of such a name
 write ./name:1. The software device takes a free address of 127.0.0.0/8 for itself; RDMA_SOFT_ADDR chooses another.")]
 pub struct Args {
-    /// SRC DST: the file, and its copy (a file, a directory, or HOST:PORT of a waiting receiver); with --listen: DIR,
-    /// the directory to receive into
+    /// The file and its copy: a file, a directory, or the HOST:PORT of a waiting receiver. With --listen: the directory
+    /// to receive into
     #[arg(value_name = "PATH", required = true, num_args = 1..=2)]
     paths: Vec<OsString>,
     /// Wait at this HOST:PORT for a sender; port 0 takes a free one

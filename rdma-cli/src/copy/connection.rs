@@ -59,37 +59,45 @@ impl Connection {
     /// Connects `end` to the peer at the other side of `channel`, with every receive posted before it can send.
     ///
     /// # Errors
-    /// The peer is gone or gave up, or a step was refused. The channel comes back, to tell the peer.
+    /// The peer is gone or gave up, or a step was refused, which the peer is told.
     pub fn new(
         mut end: LocalEnd,
         mut channel: Channel,
         interrupt: Interrupt,
         role: &'static str,
         offered: &[RemoteRegion],
-    ) -> Result<(Connection, Peer), (Failure, Channel)> {
-        match connect(&mut end, &mut channel, offered) {
-            Ok((there, path_mtu)) => {
-                let peer = there.endpoint.clone();
-                let heard = Instant::now();
-                let connection = Connection {
-                    end,
-                    channel,
-                    interrupt,
-                    role,
-                    peer,
-                    path_mtu,
-                    probe: None,
-                    heard,
-                };
-                Ok((connection, there))
-            }
-            Err(broken) => Err((give_reason(role, None, broken), channel)),
-        }
+    ) -> Result<(Connection, Peer), Failure> {
+        let (there, path_mtu) = connect(&mut end, &mut channel, offered).map_err(|broken| {
+            let failure = give_reason(role, None, broken);
+            give_up(&mut channel, &failure);
+            failure
+        })?;
+        let (peer, heard) = (there.endpoint.clone(), Instant::now());
+        let connection = Connection {
+            end,
+            channel,
+            interrupt,
+            role,
+            peer,
+            path_mtu,
+            probe: None,
+            heard,
+        };
+        Ok((connection, there))
     }
 
     /// The end's own parts.
     pub fn end(&self) -> &LocalEnd {
         &self.end
+    }
+
+    /// The peer and the path to it, as people read it.
+    pub fn summary(&self) -> String {
+        let Endpoint { gid, qp_num, .. } = &self.peer;
+        format!(
+            "connected to GID {gid} QP {qp_num:#x}, path MTU {} bytes",
+            self.path_mtu
+        )
     }
 
     /// The path MTU in bytes.

@@ -85,7 +85,7 @@ impl Console {
         if self.sink == Sink::Parent {
             return;
         }
-        let template = "  {bar:36.cyan/dim}  {bytes:>10} of {total_bytes}  {binary_bytes_per_sec:>12}  {eta} left";
+        let template = "  {bar:26.cyan/dim}  {bytes:>10} of {total_bytes}  {binary_bytes_per_sec:>12}  {eta} left";
         if let Ok(look) = ProgressStyle::with_template(template) {
             self.bar.set_style(look.progress_chars("━━─"));
         }

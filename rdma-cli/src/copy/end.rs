@@ -128,7 +128,7 @@ fn open_soft(choice: &DeviceChoice, console: &Console) -> Result<(Device, Option
     }
     let seed = profile.faults.seed;
     let name = rdma_soft::add_device(profile).map_err(told)?;
-    let opened = Device::open(&rdma_soft::verbs(), &name).map_err(|error| {
+    let opened = Device::open(rdma_soft::verbs(), &name).map_err(|error| {
         match (&error, console.complaint()) {
             // The number alone says little; the device said more.
             (OpenError::Refused { .. }, Some(why)) => {

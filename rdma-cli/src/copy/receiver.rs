@@ -54,10 +54,8 @@ pub fn receive(
     say(&mut channel, &Message::Accept { path: path.clone() })
         .map_err(|broken| give_reason("sender", None, broken))?;
     let offered = [end.slots.remote()];
-    let connection = match Connection::new(end, channel, interrupt, "sender", &offered) {
-        Ok((connection, _)) => connection,
-        Err((failure, mut channel)) => return Err(refuse(&mut channel, failure)),
-    };
+    let (connection, _) = Connection::new(end, channel, interrupt, "sender", &offered)?;
+    console.step(&connection.summary());
     let mut receiving = Receiving::begin(connection, opened, offer.size, console)?;
     let received = receiving.run(partial);
     console.finish();
@@ -288,6 +286,11 @@ impl<'a> Receiving<'a> {
                 return Err(Failure::told(format!(
                     "the sender wrote {len} bytes as chunk {index}, where {due} were due"
                 )));
+            }
+            if self.came - self.told >= u64::from(SLOTS) {
+                return Err(Failure::told(
+                    "the sender wrote into slots that it was not given back",
+                ));
             }
             let slot = (self.came % u64::from(SLOTS)) as usize * CHUNK;
             self.job(Job::Write {

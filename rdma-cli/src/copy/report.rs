@@ -189,7 +189,10 @@ fn frames(end: &End) -> String {
             text += &format!(", {} {words}", HumanCount(*n));
         }
     }
-    for (name, words) in [("tx_retransmitted", "sent again"), ("timeouts", "timeouts")] {
+    for (name, words) in [
+        ("tx_retransmitted", "sent again"),
+        ("timeouts", "times no answer in time"),
+    ] {
         if end.counter(name) > 0 {
             text += &format!(", {} {words}", count(name));
         }

@@ -10,7 +10,7 @@ use rdma_qp::RemoteRegion;
 use rdma_qp::exchange::tcp::{self, Channel};
 
 use super::args::Plan;
-use super::connection::{Connection, Event, give_reason, give_up};
+use super::connection::{Connection, Event, give_reason};
 use super::console::Console;
 use super::end::{LocalEnd, told};
 use super::file::{CHUNK, Digest, Piece, Progress, Source};
@@ -42,13 +42,8 @@ pub fn send(
         Ok(path) => path,
         Err(broken) => return Err(give_reason("receiver", None, broken)),
     };
-    let (connection, there) = match Connection::new(end, channel, interrupt, "receiver", &[]) {
-        Ok(made) => made,
-        Err((failure, mut channel)) => {
-            give_up(&mut channel, &failure);
-            return Err(failure);
-        }
-    };
+    let (connection, there) = Connection::new(end, channel, interrupt, "receiver", &[])?;
+    console.step(&connection.summary());
     let size = source.size;
     let began = Instant::now();
     let mut sending = Sending::begin(connection, source, console)?;

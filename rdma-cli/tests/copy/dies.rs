@@ -1,7 +1,7 @@
 //! One end dies in the middle, or is told to stop.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -86,6 +86,24 @@ fn the_sender_is_killed() {
     );
     sender.wait().unwrap();
     assert!(names(&scratch.at("inbox")).is_empty());
+}
+
+/// A disk that gives back something else than was written to it.
+#[test]
+fn the_copy_changes_on_its_disk() {
+    let scratch = Scratch::new();
+    let (sender, receiver) = in_the_middle(&scratch, "127.5.5.13", "127.5.5.14");
+    let inbox = scratch.at("inbox");
+    let partial = fs::OpenOptions::new()
+        .write(true)
+        .open(inbox.join(&names(&inbox)[0]))
+        .unwrap();
+    // The first chunk has been written, and will not be written again.
+    partial.write_all_at(b"something else", 0).unwrap();
+    let why = ["read back", "sha256", "nothing was kept"];
+    refused(&finish(receiver), &why);
+    refused(&finish(sender), &[&["at the receiver"][..], &why].concat());
+    assert!(names(&inbox).is_empty());
 }
 
 /// A stopped process keeps its connections: only the retry budget tells.

@@ -39,8 +39,11 @@ fn target(path: &Path, force: bool) -> Target {
     Target::new(path, OsStr::new("unused"), force).unwrap()
 }
 
-/// Everything that a source gives: the chunks by number, and how it ended.
-fn read(source: &Source) -> (Vec<(u64, Vec<u8>)>, Result<Digest, String>, u64) {
+/// Chunks with their numbers.
+type Chunks = Vec<(u64, Vec<u8>)>;
+
+/// Everything that a source gives: the chunks, how it ended, and how many bytes were left out.
+fn read(source: &Source) -> (Chunks, Result<Digest, String>, u64) {
     let progress = Progress::default();
     let mut chunks = Vec::new();
     let mut end = Err("no end".to_owned());
