@@ -187,6 +187,7 @@ impl Queue {
     }
 
     /// Number of the QP that the queue is of.
+    #[inline]
     pub(crate) fn qp_num(&self) -> u32 {
         self.qp_num.load(Relaxed)
     }
@@ -329,11 +330,13 @@ impl Queue {
     }
 
     /// Whether request `sequence` has an outcome.
+    #[inline]
     pub(crate) fn is_retired(&self, sequence: u64) -> bool {
         sequence < self.poller.retired.load(Acquire)
     }
 
     /// Whether request `sequence` belongs to a former life.
+    #[inline]
     pub(crate) fn is_stale(&self, sequence: u64) -> bool {
         sequence < self.poster.floor.load(Acquire)
     }
@@ -344,6 +347,7 @@ impl Queue {
     }
 
     /// What an outstanding or just ended request asks for.
+    #[inline]
     pub(crate) fn operation(&self, sequence: u64) -> Operation {
         let code = self.operations[sequence as usize & (self.operations.len() - 1)].load(Relaxed);
         Operation::ALL[usize::from(code) % Operation::ALL.len()]

@@ -9,7 +9,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
 use rdma_core_sys::{
@@ -24,7 +24,7 @@ use crate::qp::QpInfo;
 use crate::raw::cq::CqHandle;
 use crate::raw::pd::PdHandle;
 use crate::report::FailureReport;
-use crate::wr_id::{self, QueueKind};
+use crate::wr_id::{self, Prefix, QueueKind};
 
 /// Completions taken from the device by one call.
 const BATCH: usize = 16;
@@ -118,33 +118,48 @@ pub enum WaitError {
 /// The name of one accepted request, to wait for it or to find its completion.
 ///
 /// Two tickets are equal if they name the same request. A ticket may be dropped or forgotten; it holds nothing.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Ticket {
-    cq: u64,
-    wr_id: u64,
+    /// Id of the CQ.
+    cq: u32,
+    /// Kind of queue and slot, as in the `wr_id`.
+    queue: u32,
+    /// The sequence; the top bit says that the request is not signaled.
     sequence: u64,
-    signaled: bool,
 }
 
+const SILENT: u64 = 1 << 63;
+
 impl Ticket {
-    pub(crate) fn new(cq: u64, queue: &Queue, sequence: u64, signaled: bool) -> Ticket {
+    #[inline]
+    pub(crate) fn new(cq: u32, queue: &Queue, sequence: u64, signaled: bool) -> Ticket {
+        let silent = if signaled { 0 } else { SILENT };
         Ticket {
             cq,
-            wr_id: queue.prefix.wr_id(sequence),
-            sequence,
-            signaled,
+            queue: queue.prefix.short(),
+            sequence: sequence | silent,
         }
     }
 
     /// The `wr_id` that the request went to the device with.
+    #[inline]
     pub fn wr_id(&self) -> u64 {
-        self.wr_id
+        Prefix::from_short(self.queue).wr_id(self.sequence)
+    }
+
+    #[inline]
+    fn sequence(&self) -> u64 {
+        self.sequence & !SILENT
+    }
+
+    fn key(&self) -> (u32, u32, u64) {
+        (self.cq, self.queue, self.sequence())
     }
 }
 
 impl PartialEq for Ticket {
     fn eq(&self, other: &Ticket) -> bool {
-        (self.cq, self.wr_id, self.sequence) == (other.cq, other.wr_id, other.sequence)
+        self.key() == other.key()
     }
 }
 
@@ -152,13 +167,19 @@ impl Eq for Ticket {}
 
 impl Hash for Ticket {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.cq, self.wr_id, self.sequence).hash(state);
+        self.key().hash(state);
+    }
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ticket({self})")
     }
 }
 
 impl fmt::Display for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (wr_id {:#x})", self.sequence, self.wr_id)
+        write!(f, "{} (wr_id {:#x})", self.sequence(), self.wr_id())
     }
 }
 
@@ -259,8 +280,8 @@ struct Poller {
 /// ```
 pub struct Cq {
     handle: Arc<CqHandle>,
-    /// Unique among all CQs of the process, for ever.
-    id: u64,
+    /// Tells it apart from the other CQs of the process.
+    id: u32,
     poller: RefCell<Poller>,
     /// Completions that belonged to no outstanding request.
     stale: Cell<u64>,
@@ -268,7 +289,7 @@ pub struct Cq {
 
 impl Cq {
     pub(crate) fn new(handle: Arc<CqHandle>) -> Cq {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
+        static NEXT: AtomicU32 = AtomicU32::new(0);
         let poller = Poller {
             table: Vec::new(),
             batch: [ibv_wc::zeroed(); BATCH],
@@ -288,7 +309,7 @@ impl Cq {
         &self.handle
     }
 
-    pub(crate) fn id(&self) -> u64 {
+    pub(crate) fn id(&self) -> u32 {
         self.id
     }
 
@@ -338,7 +359,8 @@ impl Cq {
         });
         let Poller { table, stash, .. } = &mut *poller;
         stash.retain(|(done, _)| {
-            find(table, done.ticket.wr_id).is_some_and(|e| !e.queue.is_stale(done.ticket.sequence))
+            find(table, done.ticket.wr_id())
+                .is_some_and(|e| !e.queue.is_stale(done.ticket.sequence()))
         });
     }
 
@@ -377,9 +399,9 @@ impl Cq {
                     return Ok(None);
                 }
             }
-            let wc = poller.batch[poller.next];
+            let wc = &poller.batch[poller.next];
             poller.next += 1;
-            match book(&mut poller.table, self.id, &wc) {
+            match book(&mut poller.table, self.id, wc) {
                 Some(done) => return Ok(Some(done)),
                 None => self.stale.set(self.stale.get() + 1),
             }
@@ -454,7 +476,7 @@ impl Cq {
 
     fn too_late(&self, ticket: &Ticket) -> WaitError {
         let poller = self.poller.borrow();
-        match find(&poller.table, ticket.wr_id) {
+        match find(&poller.table, ticket.wr_id()) {
             Some(entry) => WaitError::TimedOut {
                 ticket: *ticket,
                 queue: entry.queue.kind,
@@ -491,10 +513,10 @@ impl Cq {
                 Err(WaitError::Discarded(*ticket))
             }));
         }
-        let Some(entry) = find(&poller.table, ticket.wr_id) else {
+        let Some(entry) = find(&poller.table, ticket.wr_id()) else {
             return Ok(Some(Err(WaitError::Discarded(*ticket))));
         };
-        let (queue, sequence) = (&entry.queue, ticket.sequence);
+        let (queue, sequence) = (&entry.queue, ticket.sequence());
         if queue.is_stale(sequence) {
             return Ok(Some(Err(WaitError::Discarded(*ticket))));
         }
@@ -502,7 +524,8 @@ impl Cq {
             return Ok(None);
         }
         // It has an outcome, and no completion here. Unsignaled requests before the first failure succeeded silently.
-        let silent = !ticket.signaled && queue.first_error().is_none_or(|error| sequence < error);
+        let silent = ticket.sequence & SILENT != 0
+            && queue.first_error().is_none_or(|error| sequence < error);
         Ok(Some(if silent {
             let operation = queue.operation(sequence);
             Ok(Success {
@@ -714,7 +737,7 @@ fn find(table: &[Option<Entry>], id: u64) -> Option<&Entry> {
 
 /// Books a completion. `None`: it belongs to no outstanding request.
 #[inline]
-fn book(table: &mut [Option<Entry>], cq: u64, wc: &ibv_wc) -> Option<(Completion, Retired)> {
+fn book(table: &mut [Option<Entry>], cq: u32, wc: &ibv_wc) -> Option<(Completion, Retired)> {
     let entry = table.get_mut(wr_id::slot(wc.wr_id))?.as_mut()?;
     if !entry.queue.prefix.owns(wc.wr_id) {
         return None;
@@ -726,12 +749,7 @@ fn book(table: &mut [Option<Entry>], cq: u64, wc: &ibv_wc) -> Option<(Completion
     };
     let retired = entry.queue.retire(wc.wr_id, ending)?;
     let operation = entry.queue.operation(retired.sequence);
-    let ticket = Ticket {
-        cq,
-        wr_id: wc.wr_id,
-        sequence: retired.sequence,
-        signaled: true,
-    };
+    let ticket = Ticket::new(cq, &entry.queue, retired.sequence, true);
     let outcome = if ending == Ending::Success {
         let receives = matches!(operation, Operation::Recv);
         let returns = matches!(
@@ -771,7 +789,7 @@ fn fail(
     // A root of a former life says nothing about this one.
     let root = entry
         .root
-        .filter(|root| !entry.queue.is_stale(root.ticket.sequence));
+        .filter(|root| !entry.queue.is_stale(root.ticket.sequence()));
     entry.root = match ending {
         Ending::Flush => root,
         _ => Some(root.unwrap_or(Root {
@@ -792,11 +810,11 @@ fn fail(
 /// Gives the room of a completion back, because the application gets it. `false`: its QP was reset or destroyed.
 #[inline]
 fn release(table: &[Option<Entry>], done: &Completion, retired: Retired) -> bool {
-    find(table, done.ticket.wr_id).is_some_and(|entry| entry.queue.release(retired))
+    find(table, done.ticket.wr_id()).is_some_and(|entry| entry.queue.release(retired))
 }
 
 fn report(table: &[Option<Entry>], done: &Completion, failure: Failure) -> FailureReport {
-    let entry = find(table, done.ticket.wr_id);
+    let entry = find(table, done.ticket.wr_id());
     FailureReport::new(
         done,
         failure,

@@ -74,6 +74,18 @@ impl Prefix {
         self.0 | (sequence & SEQUENCE_MASK)
     }
 
+    /// Kind and slot alone, which fit in 22 bits.
+    #[inline]
+    pub(crate) fn short(self) -> u32 {
+        (self.0 >> SEQUENCE_BITS) as u32
+    }
+
+    /// The prefix that [`Prefix::short`] came from.
+    #[inline]
+    pub(crate) fn from_short(short: u32) -> Prefix {
+        Prefix(u64::from(short) << SEQUENCE_BITS)
+    }
+
     /// Whether `wr_id` was made from this prefix.
     #[inline]
     pub(crate) fn owns(self, wr_id: u64) -> bool {
@@ -133,5 +145,6 @@ mod tests {
         assert!(prefix.owns(prefix.wr_id(1 << 60)));
         assert!(!prefix.owns(Prefix::new(QueueKind::Send, 3).wr_id(1)));
         assert!(!prefix.owns(Prefix::new(QueueKind::Recv, 4).wr_id(1)));
+        assert_eq!(Prefix::from_short(prefix.short()), prefix);
     }
 }

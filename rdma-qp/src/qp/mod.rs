@@ -124,7 +124,7 @@ pub struct Qp<T: Transport = Rc> {
     info: Arc<QpInfo>,
     device: Arc<ibv_device_attr>,
     /// Ids of the CQs of its two queues.
-    cqs: (u64, u64),
+    cqs: (u32, u32),
     /// Longest message of its port; known from INIT on.
     max_msg_sz: u32,
     /// The last signaled send request.

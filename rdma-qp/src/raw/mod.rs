@@ -23,6 +23,7 @@ use std::ptr::NonNull;
 use crate::errno::Errno;
 
 /// The result of a verbs call that returns 0, an errno, or -1 with errno set.
+#[inline]
 fn status(returned: c_int) -> Result<(), Errno> {
     match returned {
         0 => Ok(()),
