@@ -213,7 +213,7 @@ impl Node {
         let turn = driver.step(now, POST, &mut notices);
         self.unlock(driver, now, turn.more, notices);
         if self.pending.load(Ordering::SeqCst) {
-            self.drive(POST, false);
+            self.drive(now, POST, false);
         }
         result
     }
@@ -242,7 +242,7 @@ impl Node {
 
     /// Drives the engine unless somebody else does. `polling`: the caller comes back at once, so
     /// the thread need not be woken for what is left.
-    fn drive(&self, budget: Budget, polling: bool) {
+    fn drive(&self, mut now: Instant, budget: Budget, polling: bool) {
         // Others may go on marking the node; after some turns the thread takes over.
         const TURNS: u32 = 8;
         for round in 1.. {
@@ -250,7 +250,6 @@ impl Node {
                 return;
             };
             let mut notices = Vec::new();
-            let now = self.clock.now();
             self.take_posts(&mut driver, now);
             let turn = driver.step(now, budget, &mut notices);
             self.unlock(driver, now, turn.more && !polling, notices);
@@ -261,6 +260,7 @@ impl Node {
                 self.sleeper.wake();
                 return;
             }
+            now = self.clock.now();
         }
     }
 
@@ -278,13 +278,19 @@ impl Node {
         }
     }
 
-    /// Requests were appended to a queue of `qp`: gets them going.
-    pub(crate) fn kick(&self, qp: &Arc<Qp>) {
+    /// Requests were appended to a queue of `qp`: whoever drives next, takes them first. That is
+    /// enough for receives, which wait for packets.
+    pub(crate) fn mark(&self, qp: &Arc<Qp>) {
         if !qp.kicked.swap(true, Ordering::SeqCst) {
             lock(&self.kicks).push(Arc::clone(qp));
         }
         self.pending.store(true, Ordering::SeqCst);
-        self.drive(POST, false);
+    }
+
+    /// Requests were appended to a queue of `qp`: gets them going.
+    pub(crate) fn kick(&self, qp: &Arc<Qp>) {
+        self.mark(qp);
+        self.drive(self.clock.now(), POST, false);
     }
 
     /// A poll of `cq` found nothing: makes progress.
@@ -297,7 +303,7 @@ impl Node {
             let until = (now + LEASE).as_nanos();
             self.lease.store(until, Ordering::SeqCst);
         }
-        self.drive(POLL, polling);
+        self.drive(now, POLL, polling);
     }
 
     /// Arms `cq`. Whoever does that is about to sleep, so the thread is to be awake.

@@ -95,6 +95,11 @@ impl<W> Posting<'_, W> {
         Ok(self.queue.posted)
     }
 
+    /// True if what is posted now completes at once, with a flush.
+    pub(crate) fn flushes(&self) -> bool {
+        self.queue.state == ibv_qp_state::IBV_QPS_ERR
+    }
+
     /// Appends a request that carries the position which [`slot`](Posting::slot) gave.
     pub(crate) fn push(&mut self, wqe: W) {
         self.queue.posted += 1;

@@ -82,9 +82,12 @@ pub(super) unsafe extern "C" fn post_recv(
         // SAFETY: as above.
         next = unsafe { (*next).next };
     }
+    let flushes = queue.flushes();
     drop(queue);
-    if accepted {
+    if accepted && flushes {
         soft.node.kick(&soft.qp);
+    } else if accepted {
+        soft.node.mark(&soft.qp);
     }
     outcome
 }

@@ -8,10 +8,8 @@ use crate::common::*;
 use rdma_core_sys::*;
 use rdma_soft::verbs;
 
-/// Signals are for the application's threads: the device's threads block all that can be blocked.
-#[test]
-fn the_device_takes_no_signals() {
-    let _device = Device::plain();
+/// Asserts that each thread of the device blocks all signals that can be blocked; gives their number.
+fn device_threads() -> u32 {
     let mut seen = 0;
     for task in std::fs::read_dir("/proc/self/task").expect("/proc") {
         let dir = task.expect("a task").path();
@@ -23,11 +21,8 @@ fn the_device_takes_no_signals() {
             continue;
         }
         seen += 1;
-        let blocked = status
-            .lines()
-            .find_map(|l| l.strip_prefix("SigBlk:\t"))
-            .expect("SigBlk");
-        let blocked = u64::from_str_radix(blocked, 16).expect("a mask");
+        let blocked = status.lines().find_map(|l| l.strip_prefix("SigBlk:\t"));
+        let blocked = u64::from_str_radix(blocked.expect("SigBlk"), 16).expect("a mask");
         // All of 1..=64 but SIGKILL, SIGSTOP and the two that the C library keeps for itself.
         let mut unblockable = 0;
         for signal in [libc::SIGKILL, libc::SIGSTOP, 32, 33] {
@@ -35,7 +30,15 @@ fn the_device_takes_no_signals() {
         }
         assert_eq!(blocked | unblockable, u64::MAX);
     }
-    assert!(seen > 0, "the thread has its name");
+    seen
+}
+
+/// Signals are for the application's threads: the device's threads block all that can be blocked.
+#[test]
+fn the_device_takes_no_signals() {
+    let _device = Device::plain();
+    // A thread gives itself its name soon after it has begun.
+    until("the thread has its name", || device_threads() > 0);
     // SAFETY: a signal set of this thread's own.
     let blocked = unsafe {
         let mut set = std::mem::zeroed();
