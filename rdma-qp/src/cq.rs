@@ -370,42 +370,52 @@ impl Cq {
     /// The CQ does not work any more.
     #[inline]
     pub fn poll(&self) -> Result<Option<Completion>, PollError> {
-        let mut poller = self.poller.borrow_mut();
+        let poller = &mut *self.poller.borrow_mut();
         while let Some((done, retired)) = poller.stash.pop_front() {
             if release(&poller.table, &done, retired) {
                 return Ok(Some(done));
             }
         }
-        while let Some((done, retired)) = self.next(&mut poller)? {
-            if release(&poller.table, &done, retired) {
-                return Ok(Some(done));
+        while self.refill(poller)? {
+            let wc = &poller.batch[poller.next];
+            poller.next += 1;
+            match book(&mut poller.table, self.id, wc) {
+                Some((done, retired, queue)) if queue.release(retired) => return Ok(Some(done)),
+                Some(_) => {}
+                None => self.stale.set(self.stale.get() + 1),
             }
         }
         Ok(None)
     }
 
-    /// The next completion that belongs to an outstanding request, booked.
+    /// Sees to it that there is a completion to look at. `false`: the device has none.
     #[inline]
+    fn refill(&self, poller: &mut Poller) -> Result<bool, PollError> {
+        if poller.next < poller.filled {
+            return Ok(true);
+        }
+        if self.handle.sweep.load(Relaxed) {
+            self.sweep(poller);
+        }
+        (poller.next, poller.filled) = (0, 0);
+        match self.handle.poll(&mut poller.batch) {
+            Ok(filled) => poller.filled = filled,
+            Err(source) => return Err(self.broken(source)),
+        }
+        Ok(poller.filled != 0)
+    }
+
+    /// The next completion that belongs to an outstanding request, booked, but not handed out yet.
     fn next(&self, poller: &mut Poller) -> Result<Option<(Completion, Retired)>, PollError> {
-        loop {
-            if poller.next == poller.filled {
-                if self.handle.sweep.load(Relaxed) {
-                    self.sweep(poller);
-                }
-                let polled = self.handle.poll(&mut poller.batch);
-                (poller.next, poller.filled) = (0, 0);
-                poller.filled = polled.map_err(|source| self.broken(source))?;
-                if poller.filled == 0 {
-                    return Ok(None);
-                }
-            }
+        while self.refill(poller)? {
             let wc = &poller.batch[poller.next];
             poller.next += 1;
             match book(&mut poller.table, self.id, wc) {
-                Some(done) => return Ok(Some(done)),
+                Some((done, retired, _)) => return Ok(Some((done, retired))),
                 None => self.stale.set(self.stale.get() + 1),
             }
         }
+        Ok(None)
     }
 
     #[cold]
@@ -735,9 +745,13 @@ fn find(table: &[Option<Entry>], id: u64) -> Option<&Entry> {
     entry.queue.prefix.owns(id).then_some(entry)
 }
 
-/// Books a completion. `None`: it belongs to no outstanding request.
+/// Books a completion; with it comes its queue. `None`: it belongs to no outstanding request.
 #[inline]
-fn book(table: &mut [Option<Entry>], cq: u32, wc: &ibv_wc) -> Option<(Completion, Retired)> {
+fn book<'t>(
+    table: &'t mut [Option<Entry>],
+    cq: u32,
+    wc: &ibv_wc,
+) -> Option<(Completion, Retired, &'t Queue)> {
     let entry = table.get_mut(wr_id::slot(wc.wr_id))?.as_mut()?;
     if !entry.queue.prefix.owns(wc.wr_id) {
         return None;
@@ -773,6 +787,7 @@ fn book(table: &mut [Option<Entry>], cq: u32, wc: &ibv_wc) -> Option<(Completion
             outcome,
         },
         retired,
+        &entry.queue,
     ))
 }
 

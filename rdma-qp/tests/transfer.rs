@@ -272,3 +272,52 @@ fn a_large_message_passes_between_two_devices_under_faults() {
     a.cq.wait(&ticket, LIMIT).unwrap();
     assert!(b.bytes(0, pattern.len()) == pattern);
 }
+
+#[test]
+fn one_thread_posts_while_another_polls() {
+    const REQUESTS: u64 = 5000;
+    let device = device(Profile::default());
+    let ((a, of_b), _b) = pair(&device, 4096);
+    let End { mut qp, cq, mr, .. } = a;
+    let remote = of_b.region(0).unwrap();
+    std::thread::scope(|s| {
+        let poster = s.spawn(|| {
+            let mut last = None;
+            for number in 1..=REQUESTS {
+                let every_fourth = if number % 4 == 0 {
+                    PostFlags::empty()
+                } else {
+                    PostFlags::UNSIGNALED
+                };
+                let write = Op::Write {
+                    remote: remote.at(0),
+                    imm: None,
+                };
+                last = Some(loop {
+                    match qp.post_send(write, mr.slice(0, 16).unwrap(), every_fourth) {
+                        Ok(ticket) => break ticket,
+                        Err(rdma_qp::PostError::QueueFull { .. }) => std::thread::yield_now(),
+                        Err(error) => panic!("{error}"),
+                    }
+                });
+            }
+            last.unwrap()
+        });
+        let mut polled = 0;
+        let mut newest = None;
+        while polled < REQUESTS / 4 {
+            let done = cq.wait_any(LIMIT).unwrap().expect("a completion");
+            done.outcome.unwrap();
+            newest = Some(done.ticket);
+            polled += 1;
+        }
+        assert_eq!(newest, Some(poster.join().unwrap()));
+    });
+    let books = qp.send_account();
+    assert_eq!(
+        (books.accepted, books.succeeded, books.pending),
+        (REQUESTS, REQUESTS, 0)
+    );
+    assert!(cq.poll().unwrap().is_none());
+    assert_eq!(cq.stale(), 0);
+}

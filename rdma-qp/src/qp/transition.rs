@@ -22,6 +22,9 @@ fn to(state: ibv_qp_state) -> ibv_qp_attr {
 
 /// To RESET: forgets everything, including requests that are under way, which get no completion. Allowed from every
 /// state.
+///
+/// Completions that were not polled before are never delivered afterwards. A provider may leave them in the CQ, where they
+/// take room until they are polled off: poll the CQ before the new life fills its queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToReset;
 
