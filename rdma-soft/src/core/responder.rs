@@ -147,6 +147,30 @@ impl Responder {
         }
     }
 
+    /// If the end of a READ that is being answered is asked for again, the answer goes back to there:
+    /// the peer has lost a part, and what is left of the first answer would be in vain.
+    fn go_back(&mut self, from: Psn, reth: &Reth, left: u32) -> bool {
+        let running = self.responses.iter_mut().find_map(|r| match r {
+            Response::Read {
+                psn,
+                remote,
+                len,
+                packets,
+                sent,
+                ..
+            } if Psn::distance(*psn, from) >= 0 && psn.plus(*packets) == from.plus(left) => {
+                Some((psn, remote, len, packets, sent))
+            }
+            _ => None,
+        });
+        let Some((psn, remote, len, packets, sent)) = running else {
+            return false;
+        };
+        (*psn, *len, *packets, *sent) = (from, reth.len, left, 0);
+        (remote.addr, remote.rkey) = (reth.va, reth.rkey);
+        true
+    }
+
     fn advance(&mut self, packets: u32, message_ends: bool) {
         self.epsn = self.epsn.plus(packets);
         if message_ends {
@@ -577,13 +601,18 @@ impl Qp {
                 let fetch = self.rq.fetched.iter().find(later).map(|&(fetch, _)| fetch);
                 self.rq.ack(fetch.unwrap_or(self.rq.epsn).minus(1));
             }
-            (Operation::ReadRequest, Some(reth)) if !waits && room => {
+            (Operation::ReadRequest, Some(reth)) if !waits => {
                 let read = ibv_access_flags::IBV_ACCESS_REMOTE_READ;
                 let packets = reth.len.div_ceil(self.mtu).max(1);
                 let within = Psn::distance(psn.plus(packets), self.rq.epsn) >= 0;
                 let fits = self.check_total(shared, reth.len).is_ok()
                     && self.check_remote(shared, &reth, read).is_ok();
-                if within && fits && self.allows(read).is_ok() {
+                if within
+                    && fits
+                    && self.allows(read).is_ok()
+                    && !self.rq.go_back(psn, &reth, packets)
+                    && room
+                {
                     self.push_read(psn, &reth, packets, true);
                 }
             }

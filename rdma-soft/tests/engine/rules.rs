@@ -1112,3 +1112,53 @@ fn the_self_link_counts_what_it_carried() {
     net.drain();
     assert_eq!(net.ends(0), [(1, ibv_wc_status::IBV_WC_LOC_PROT_ERR)]);
 }
+
+#[test]
+fn a_read_asked_again_from_a_hole_goes_on_from_there() {
+    let mut p = pair(&Conn {
+        psn: [0, 0],
+        ..Conn::default()
+    });
+    p.net.recorded = Some(vec![]);
+    let remote = p.b.remote(0);
+    let w = wqe(1, SendOp::Read { remote }, &[p.a.sge(0, 8 * 1024)]);
+    p.net.send(0, p.qa, w);
+    let question = p.net.recorded.as_ref().unwrap()[0].clone();
+    let (mut packet, _) = Packet::parse(&question.bytes[..question.bytes.len() - 4]).unwrap();
+    let path = rdma_soft::core::Path {
+        port: 1,
+        src: addr(0),
+        dst: addr(1),
+    };
+    let (now, node) = (p.net.now, &mut p.net.nodes[1].engine);
+    node.handle_packet(now, &path, &packet, &[]);
+    let psns = |node: &mut rdma_soft::core::Engine, n: usize| {
+        let all = std::iter::from_fn(|| node.poll_transmit(now)).take(n);
+        all.map(|t| (t.packet.bth.psn.value(), t.packet.bth.opcode))
+            .collect::<Vec<_>>()
+    };
+    use rdma_soft::wire::Opcode as O;
+    let (first, middle, last) = (
+        O::RC_RDMA_READ_RESPONSE_FIRST,
+        O::RC_RDMA_READ_RESPONSE_MIDDLE,
+        O::RC_RDMA_READ_RESPONSE_LAST,
+    );
+    assert_eq!(
+        psns(node, 4),
+        [(0, first), (1, middle), (2, middle), (3, middle)]
+    );
+    // Packet 2 was lost: the peer asks for 2..8, and 4..8 are not sent before that.
+    packet.bth.psn = rdma_soft::wire::Psn::new(2);
+    packet.reth.as_mut().unwrap().va += 2 * 1024;
+    packet.reth.as_mut().unwrap().len = 6 * 1024;
+    node.handle_packet(now, &path, &packet, &[]);
+    let want = [
+        (2, first),
+        (3, middle),
+        (4, middle),
+        (5, middle),
+        (6, middle),
+        (7, last),
+    ];
+    assert_eq!(psns(node, 99), want);
+}
