@@ -9,12 +9,13 @@ mod control;
 mod end;
 
 use std::rc::Rc;
+use std::time::Instant;
 
 use rdma_core_sys::{ibv_gid, ibv_mtu};
 
 use crate::Tally;
 use crate::device::{Buffer, Cq, Device, Pd};
-pub use case::{Case, Kind, Shape, cases};
+pub use case::{Case, DIFFERENCES, Difference, Kind, Shape, cases};
 pub use control::Control;
 use end::{End, Setting};
 
@@ -154,25 +155,36 @@ impl Session {
                 end = Some(self.connect(setting, asks)?);
             }
             let Some(on) = end.as_mut() else { continue };
+            let began = Instant::now();
             let (mine, theirs) = self.play(on, &case, asks, number)?;
-            let good = mine.is_ok() && theirs.is_ok();
-            match good {
-                true => tally.passed += 1,
-                false => tally.failed += 1,
-            }
+            let spent = began.elapsed().as_millis();
+            let result = match (&mine, &theirs) {
+                (Ok(None), Ok(None)) => {
+                    tally.passed += 1;
+                    "ok"
+                }
+                (Ok(_), Ok(_)) => {
+                    tally.expected += 1;
+                    "differs"
+                }
+                _ => {
+                    tally.failed += 1;
+                    "FAILED"
+                }
+            };
             let [me, peer] = &self.names;
             let (from, to) = if asks { (me, peer) } else { (peer, me) };
             let family = self.family();
-            let result = if good { "ok" } else { "FAILED" };
-            let mut line =
-                format!("{family}  mtu {bytes:<4}  {from} asks {to}  {result:<6}  {case}");
+            let mut line = format!(
+                "{family}  mtu {bytes:<4}  {from} asks {to}  {result:<7}  {spent:>5} ms  {case}"
+            );
             for (name, verdict) in [(me, &mine), (peer, &theirs)] {
-                if let Err(text) = verdict {
+                if let Err(text) | Ok(Some(text)) = verdict {
                     line += &format!("; {name}: {text}");
                 }
             }
             self.say(&line);
-            if !good || case.breaks() {
+            if result == "FAILED" || case.breaks() {
                 end = None;
             }
         }
@@ -213,11 +225,11 @@ impl Session {
         case: &Case,
         asks: bool,
         number: u32,
-    ) -> Result<(Result<(), String>, Result<(), String>), String> {
+    ) -> Result<(Verdict, Verdict), String> {
         end.prepare(case, asks, number)?;
         self.control.swap("ready")?;
         if asks {
-            let mine = end.ask(case, number);
+            let mine = end.ask(case, number, &self.names[1]);
             self.control.send(&verdict_line(&mine))?;
             let theirs = verdict(&self.control.recv()?);
             Ok((mine, theirs))
@@ -225,23 +237,31 @@ impl Session {
             let mine = end.answer(case, number);
             let theirs = verdict(&self.control.recv()?);
             // Only now is everything in memory that is not told by a completion.
-            let mine = mine.and_then(|()| end.answered(case, number));
+            let mine = mine
+                .and_then(|()| end.answered(case, number))
+                .map(|()| None);
             self.control.send(&verdict_line(&mine))?;
             Ok((mine, theirs))
         }
     }
 }
 
-fn verdict_line(verdict: &Result<(), String>) -> String {
+/// What one end says of a case: fine, a difference that has a name, or what is wrong.
+type Verdict = Result<Option<String>, String>;
+
+fn verdict_line(verdict: &Verdict) -> String {
     match verdict {
-        Ok(()) => "ok".to_owned(),
+        Ok(None) => "ok".to_owned(),
+        Ok(Some(name)) => format!("differs {name}"),
         Err(text) => format!("bad {}", text.replace('\n', " ")),
     }
 }
 
-fn verdict(line: &str) -> Result<(), String> {
-    match line {
-        "ok" => Ok(()),
-        other => Err(other.trim_start_matches("bad ").to_owned()),
+fn verdict(line: &str) -> Verdict {
+    match line.split_once(' ') {
+        None if line == "ok" => Ok(None),
+        Some(("differs", name)) => Ok(Some(name.to_owned())),
+        Some(("bad", text)) => Err(text.to_owned()),
+        _ => Err(line.to_owned()),
     }
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{ArgGroup, Parser};
 use conformance::Tally;
 use conformance::device::{Device, Source};
-use conformance::interop::{Control, Plan, Session};
+use conformance::interop::{Control, DIFFERENCES, Difference, Plan, Session};
 
 #[derive(Parser)]
 #[command(
@@ -75,7 +75,24 @@ fn run(options: Options) -> Result<Tally, String> {
     let leads = plan.is_some();
     let mut session = Session::new(control, leads, &device, options.gid_index)?;
     let tally = session.run(plan)?;
+    drop(session);
+    if let (Source::Soft, Some(counters)) = (options.verbs, rdma_soft::counters(device.name())) {
+        let all = counters.engine.all().chain(counters.link.all());
+        let some: Vec<_> = (all.filter(|&(_, count)| count != 0))
+            .map(|(name, count)| format!("{name} {count}"))
+            .collect();
+        println!("{}: {}", device.name(), some.join(", "));
+    }
     if leads {
+        for Difference {
+            name,
+            source,
+            reason,
+            ..
+        } in DIFFERENCES.iter().filter(|_| tally.expected != 0)
+        {
+            println!("difference {name}: {reason} ({source})");
+        }
         println!("{tally}");
     }
     Ok(tally)
