@@ -1,4 +1,18 @@
 //! A software RoCEv2 device in user space, with the verbs ABI.
+//!
+//! [`verbs`] gives the function table that libibverbs would be; whatever works on an
+//! `rdma_core_sys::Verbs` works on it. It lists the device of the environment
+//! ([`profile::variables`] names the variables) and those of [`add_device`]. A device that is open is
+//! a node of its own: it takes a free 127.x.y.z, which is its GID, and speaks RoCE v2 over UDP port
+//! 4791 with other nodes, of this process, of others, of other hosts.
+//!
+//! What verbs have no call for is asked by the device's name: [`counters`], [`open_error`],
+//! [`set_faults`], [`partition`].
+//!
+//! - [`core`]: the engine, without IO: time, randomness and packets come in as arguments.
+//! - [`wire`]: headers and the invariant CRC.
+//! - [`link`]: sockets, faults, captures.
+//! - [`mem`]: the one place that touches the memory of applications.
 #![deny(unsafe_code)]
 
 pub mod core;

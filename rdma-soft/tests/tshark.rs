@@ -29,8 +29,8 @@ fn packet(n: u32, opcode: Opcode, payload: &[u8]) -> Packet {
     };
     let mut packet = Packet::new(Bth {
         opcode,
-        solicited: n % 2 == 0,
-        mig_req: n % 3 == 0,
+        solicited: n.is_multiple_of(2),
+        mig_req: n.is_multiple_of(3),
         pad: pad_for(payload.len()),
         pkey: 0x8000 | n as u16,
         dest_qp: 0xab_0000 + n,
