@@ -1,7 +1,7 @@
 //! `qp states`: which transitions each transport has, and which attributes each one needs and allows.
 //!
-//! Nothing here knows the rules: everything printed is an answer of [`rules::check`], asked about every bit of
-//! the attribute mask ([`ask`]).
+//! Nothing here knows the rules: everything printed is an answer of [`rdma_core_sys::rules::check`], asked about every bit
+//! of the attribute mask ([`ask::ask`]).
 
 mod ask;
 mod text;

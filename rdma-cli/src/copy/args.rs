@@ -325,7 +325,10 @@ impl FaultArgs {
 }
 
 /// A seed that a person can type again.
-fn random_seed() -> Result<u64, Failure> {
+///
+/// # Errors
+/// The system has no random bytes.
+pub fn random_seed() -> Result<u64, Failure> {
     let mut bytes = [0u8; 4];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .map_err(|error| Failure::told(format!("no random seed: {error}")))?;

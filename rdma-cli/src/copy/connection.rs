@@ -261,10 +261,8 @@ impl Connection {
     /// Ends the connection in good order, so that the counters of both ends say the same: when nothing is under way at
     /// either end, both move to ERR, wait for the last frames, read their counters, and tell each other. Gives the
     /// report of this end, that of the peer if it still came, and the bytes that went over the control channel.
-    ///
-    /// # Errors
-    /// The device refused. A peer that goes away now has nothing to do with the file any more.
-    pub fn finish(mut self) -> Result<(End, Option<End>, u64), Failure> {
+    /// A peer that goes away now has nothing to do with the file any more.
+    pub fn finish(mut self) -> (End, Option<End>, u64) {
         let together = self.settle();
         let LocalEnd {
             qp,
@@ -273,7 +271,7 @@ impl Connection {
             gid,
             device,
             is_soft,
-            fault_seed,
+            faults,
             ..
         } = self.end;
         let qpn = qp.qp_num();
@@ -284,7 +282,7 @@ impl Connection {
             address: gid.gid.ip().to_string(),
             gid: gid.gid.to_string(),
             qpn,
-            fault_seed,
+            fault_seed: faults.and_then(|faults| faults.seed),
             side_channel_bytes: self.channel.bytes_sent() + self.channel.bytes_received(),
             max_resident_bytes: max_resident_bytes(),
             ..End::default()
@@ -300,11 +298,8 @@ impl Connection {
             Ok(Message::Report(end)) => Some(*end),
             _ => None,
         };
-        Ok((
-            own,
-            theirs,
-            self.channel.bytes_sent() + self.channel.bytes_received(),
-        ))
+        let side_channel = self.channel.bytes_sent() + self.channel.bytes_received();
+        (own, theirs, side_channel)
     }
 
     /// Brings both ends to rest, in step.
@@ -344,12 +339,8 @@ impl Connection {
 
     /// Waits until the faults hold no frame of this end back any more.
     fn release_held(&self) {
-        let delay = self
-            .end
-            .choice
-            .faults
-            .as_ref()
-            .map_or(Duration::ZERO, |faults| faults.delay + faults.jitter);
+        let faults = self.end.faults.as_ref();
+        let delay = faults.map_or(Duration::ZERO, |faults| faults.delay + faults.jitter);
         let until = Instant::now() + COMING_TO_REST + delay;
         while self.counters().is_some_and(|all| all.held > 0) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use rdma_core_sys::Verbs;
 use rdma_qp::{Access, Cq, Device, GidEntry, Memory, Mr, OpenError, Qp, Rc, Timing};
 use rdma_soft::Profile;
+use rdma_soft::link::Faults;
 
-use super::args::DeviceChoice;
+use super::args::{DeviceChoice, random_seed};
 use super::console::Console;
 use super::file::CHUNK;
 use super::protocol::SLOTS;
@@ -34,8 +35,8 @@ pub struct LocalEnd {
     pub device: String,
     /// Whether that is the software device.
     pub is_soft: bool,
-    /// Seed of the faults.
-    pub fault_seed: Option<u64>,
+    /// Faults of its link, if there are any.
+    pub faults: Option<Faults>,
     /// When to give up.
     pub timing: Timing,
     /// What was asked for.
@@ -59,7 +60,7 @@ impl LocalEnd {
         access: Access,
         console: &Console,
     ) -> Result<LocalEnd, Failure> {
-        let (device, fault_seed) = match &choice.name {
+        let (device, faults) = match &choice.name {
             Some(name) => (open_real(name)?, None),
             None => open_soft(choice, console)?,
         };
@@ -96,7 +97,7 @@ impl LocalEnd {
             gid,
             device: device.name().to_owned(),
             is_soft: choice.name.is_none(),
-            fault_seed,
+            faults,
             timing,
             choice: choice.clone(),
         })
@@ -117,8 +118,11 @@ fn open_real(name: &str) -> Result<Device, Failure> {
     })
 }
 
-/// Opens the software device; gives the seed of its faults too.
-fn open_soft(choice: &DeviceChoice, console: &Console) -> Result<(Device, Option<u64>), Failure> {
+/// Opens the software device; gives the faults of its link too.
+fn open_soft(
+    choice: &DeviceChoice,
+    console: &Console,
+) -> Result<(Device, Option<Faults>), Failure> {
     let mut profile = Profile::from_env().map_err(told)?;
     if let Some(faults) = &choice.faults {
         profile.faults = faults.clone();
@@ -126,7 +130,11 @@ fn open_soft(choice: &DeviceChoice, console: &Console) -> Result<(Device, Option
     if let Some(path) = &choice.pcap {
         profile.pcap = Some(path.clone());
     }
-    let seed = profile.faults.seed;
+    let faulty = !profile.faults.is_none();
+    if faulty && profile.faults.seed.is_none() {
+        profile.faults.seed = Some(random_seed()?);
+    }
+    let faults = faulty.then(|| profile.faults.clone());
     let name = rdma_soft::add_device(profile).map_err(told)?;
     let opened = Device::open(rdma_soft::verbs(), &name).map_err(|error| {
         match (&error, console.complaint()) {
@@ -137,5 +145,5 @@ fn open_soft(choice: &DeviceChoice, console: &Console) -> Result<(Device, Option
             _ => told(error),
         }
     });
-    Ok((opened?, seed))
+    Ok((opened?, faults))
 }

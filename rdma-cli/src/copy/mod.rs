@@ -196,7 +196,7 @@ fn describe(plan: &Plan, end: &LocalEnd, console: &Console) {
     let device = format!("  by {}/{}, GID {}", end.device, end.gid.port, end.gid);
     console.line(style.dim(device));
     console.line(style.dim(format!("  retry budget {}", budget(&plan.timing))));
-    if let Some(faults) = &plan.device.faults {
+    if let Some(faults) = &end.faults {
         console.line(style.dim(format!("  faults {faults}")));
     }
 }

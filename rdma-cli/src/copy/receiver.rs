@@ -71,7 +71,7 @@ pub fn receive(
         }
     };
     let (path_mtu, moved) = (receiving.connection.path_mtu(), receiving.bytes);
-    let (own, theirs, side_channel_bytes) = receiving.stop().finish()?;
+    let (own, theirs, side_channel_bytes) = receiving.stop().finish();
     Ok(Report {
         destination: path,
         bytes: offer.size,
@@ -339,7 +339,9 @@ impl<'a> Receiving<'a> {
             )));
         }
         partial.publish().map_err(Failure::Told)?;
-        self.connection.say(&Message::Done)
+        // The file is there, whether or not the sender still hears of it.
+        let _ = self.connection.say(&Message::Done);
+        Ok(())
     }
 
     /// Ends the thread, and leaves the connection.

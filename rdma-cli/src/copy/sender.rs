@@ -64,7 +64,7 @@ pub fn send(
         }
     };
     let (skipped, path_mtu) = (sending.progress.skipped(), sending.connection.path_mtu());
-    let (own, theirs, side_channel_bytes) = sending.connection.finish()?;
+    let (own, theirs, side_channel_bytes) = sending.connection.finish();
     let took = seconds.duration_since(began).as_secs_f64();
     Ok(Report {
         destination,
