@@ -1,0 +1,281 @@
+//! Completion queues: polling, waiting, and what completions say.
+//!
+//! A [`Cq`] has one owner, who polls it: it can move to another thread, but not be shared. It keeps the books of the
+//! queues that report to it, and hands out every completion once, either by [`Cq::poll`] or by [`Cq::wait`].
+
+mod books;
+mod close;
+mod completion;
+mod events;
+mod wait;
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+
+use rdma_core_sys::ibv_wc;
+
+pub use close::CloseCqError;
+pub use completion::{Completion, Failure, Root, Success, Ticket};
+pub use events::Armed;
+pub use wait::WaitError;
+
+use crate::account::{Queue, Retired};
+use crate::errno::Errno;
+use crate::qp::QpInfo;
+use crate::raw::cq::CqHandle;
+use crate::raw::pd::PdHandle;
+use crate::report::FailureReport;
+use books::{BATCH, Entry, Poller, book, find, release, report};
+
+/// A completion queue could not be created.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CreateCqError {
+    /// The number of entries is not possible.
+    #[error("a CQ of {entries} entries is not possible: the device allows 1 to {max}")]
+    Entries {
+        /// Entries asked for.
+        entries: u32,
+        /// Most entries that the device allows.
+        max: u32,
+    },
+    /// The library refused.
+    #[error("{device} did not create a CQ of {entries} entries: {source}")]
+    Refused {
+        /// The device.
+        device: String,
+        /// Entries asked for.
+        entries: u32,
+        /// What the library said.
+        source: Errno,
+    },
+}
+
+/// The CQ does not work any more, or its channel does not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PollError {
+    /// Polling failed: the CQ overran, or the device is gone.
+    #[error(
+        "polling a CQ of {device} failed: {source}; it has overrun or the device is gone: destroy it and its QPs"
+    )]
+    Cq {
+        /// The device.
+        device: String,
+        /// What the library said.
+        source: Errno,
+    },
+    /// The completion channel failed.
+    #[error("the completion channel of a CQ of {device} failed: {source}")]
+    Channel {
+        /// The device.
+        device: String,
+        /// What the system said.
+        source: Errno,
+    },
+    /// The CQ was created without a channel.
+    #[error("this CQ has no completion channel: create it with create_event_cq")]
+    NoChannel,
+}
+
+/// A completion queue.
+///
+/// ```
+/// use rdma_qp::Device;
+/// let device = Device::open_index(rdma_soft::verbs(), 0)?;
+/// let cq = device.create_cq(16)?;
+/// assert!(cq.poll()?.is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Cq {
+    handle: Arc<CqHandle>,
+    /// Tells it apart from the other CQs of the process.
+    id: u32,
+    poller: RefCell<Poller>,
+    /// Completions that belonged to no outstanding request.
+    stale: Cell<u64>,
+}
+
+impl Cq {
+    pub(crate) fn new(handle: Arc<CqHandle>) -> Cq {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let poller = Poller {
+            table: Vec::new(),
+            batch: [ibv_wc::zeroed(); BATCH],
+            next: 0,
+            filled: 0,
+            stash: VecDeque::with_capacity(handle.capacity as usize),
+        };
+        Cq {
+            handle,
+            id: NEXT.fetch_add(1, Relaxed),
+            poller: RefCell::new(poller),
+            stale: Cell::new(0),
+        }
+    }
+
+    pub(crate) fn handle(&self) -> &Arc<CqHandle> {
+        &self.handle
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Name of the device that it is of.
+    pub fn device(&self) -> &str {
+        &self.handle.context.name
+    }
+
+    /// Completions that it has room for.
+    pub fn capacity(&self) -> u32 {
+        self.handle.capacity
+    }
+
+    /// Completions that it has room for beyond what is promised to QPs.
+    pub fn unreserved(&self) -> u32 {
+        self.handle.unreserved()
+    }
+
+    /// Completions seen so far that belonged to no outstanding request: leftovers of QPs that were reset or destroyed,
+    /// or of requests that were not posted through this library.
+    pub fn stale(&self) -> u64 {
+        self.stale.get()
+    }
+
+    /// Takes everything off the device's queue, so that what former QPs left there takes no room of new ones.
+    pub(crate) fn settle(&self) -> Result<(), PollError> {
+        let mut poller = self.poller.borrow_mut();
+        while let Some(done) = self.next(&mut poller)? {
+            poller.stash.push_back(done);
+        }
+        Ok(())
+    }
+
+    /// Enters a queue of a new QP.
+    pub(crate) fn enter(&self, queue: &Arc<Queue>, info: &Arc<QpInfo>, pd: &Arc<PdHandle>) {
+        let mut poller = self.poller.borrow_mut();
+        let slot = queue.slot as usize;
+        if poller.table.len() <= slot {
+            poller.table.resize_with(slot + 1, || None);
+        }
+        let (queue, info, pd) = (queue.clone(), info.clone(), Arc::downgrade(pd));
+        poller.table[slot] = Some(Entry {
+            queue,
+            info,
+            pd,
+            root: None,
+        });
+        let Poller { table, stash, .. } = &mut *poller;
+        stash.retain(|(done, _)| {
+            find(table, done.ticket.wr_id())
+                .is_some_and(|e| !e.queue.is_stale(done.ticket.sequence()))
+        });
+    }
+
+    /// Takes the next completion. `None`: there is none at present. Does not wait.
+    ///
+    /// # Errors
+    /// The CQ does not work any more.
+    #[inline]
+    pub fn poll(&self) -> Result<Option<Completion>, PollError> {
+        let poller = &mut *self.poller.borrow_mut();
+        while let Some((done, retired)) = poller.stash.pop_front() {
+            if release(&poller.table, &done, retired) {
+                return Ok(Some(done));
+            }
+        }
+        while self.refill(poller)? {
+            let wc = &poller.batch[poller.next];
+            poller.next += 1;
+            match book(&mut poller.table, self.id, wc) {
+                Some((done, retired, queue)) if queue.release(retired) => return Ok(Some(done)),
+                Some(_) => {}
+                None => self.stale.set(self.stale.get() + 1),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Sees to it that there is a completion to look at. `false`: the device has none.
+    #[inline]
+    fn refill(&self, poller: &mut Poller) -> Result<bool, PollError> {
+        if poller.next < poller.filled {
+            return Ok(true);
+        }
+        if self.handle.sweep.load(Relaxed) {
+            self.sweep(poller);
+        }
+        (poller.next, poller.filled) = (0, 0);
+        match self.handle.poll(&mut poller.batch) {
+            Ok(filled) => poller.filled = filled,
+            Err(source) => return Err(self.broken(source)),
+        }
+        Ok(poller.filled != 0)
+    }
+
+    /// The next completion that belongs to an outstanding request, booked, but not handed out yet.
+    fn next(&self, poller: &mut Poller) -> Result<Option<(Completion, Retired)>, PollError> {
+        while self.refill(poller)? {
+            let wc = &poller.batch[poller.next];
+            poller.next += 1;
+            match book(&mut poller.table, self.id, wc) {
+                Some((done, retired, _)) => return Ok(Some((done, retired))),
+                None => self.stale.set(self.stale.get() + 1),
+            }
+        }
+        Ok(None)
+    }
+
+    #[cold]
+    fn broken(&self, source: Errno) -> PollError {
+        PollError::Cq {
+            device: self.device().to_owned(),
+            source,
+        }
+    }
+
+    /// Frees the regions that only waited for queues that report here.
+    #[cold]
+    fn sweep(&self, poller: &Poller) {
+        self.handle.sweep.store(false, Relaxed);
+        let mut swept: Vec<u64> = Vec::new();
+        for pd in poller
+            .table
+            .iter()
+            .flatten()
+            .filter_map(|entry| entry.pd.upgrade())
+        {
+            if !swept.contains(&pd.id) {
+                swept.push(pd.id);
+                pd.sweep();
+            }
+        }
+    }
+}
+
+impl Cq {
+    /// All that the library knows about a failed request: which operation, towards whom, and what the usual cause is.
+    /// `None`: the completion is no failure, or not of this CQ.
+    pub fn explain(&self, completion: &Completion) -> Option<FailureReport> {
+        let failure = completion.outcome.err()?;
+        let poller = self.poller.borrow();
+        (completion.ticket.cq == self.id).then(|| report(&poller.table, completion, failure))
+    }
+}
+
+impl fmt::Debug for Cq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Cq({} of {} entries on {})",
+            self.id,
+            self.capacity(),
+            self.device()
+        )
+    }
+}

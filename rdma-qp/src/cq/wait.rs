@@ -1,0 +1,192 @@
+//! Waiting for one request, or for any.
+
+use super::books::{find, release, report};
+use super::{Armed, Completion, Cq, PollError, Success, Ticket};
+use crate::deadline::Deadline;
+use crate::report::FailureReport;
+use crate::wr_id::QueueKind;
+
+/// Waiting for one request did not end with its success.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WaitError {
+    /// The request failed or was flushed.
+    #[error(transparent)]
+    Failed(Box<FailureReport>),
+    /// It was not done in time. It is still under way.
+    #[error(
+        "{queue} request {ticket} of QP {qp_num:#x} is not done yet, and the deadline has passed ({pending} requests of that queue are outstanding)"
+    )]
+    TimedOut {
+        /// The request.
+        ticket: Ticket,
+        /// Its queue.
+        queue: QueueKind,
+        /// Its QP.
+        qp_num: u32,
+        /// Requests of that queue without an outcome.
+        pending: u64,
+    },
+    /// Its completion was already handed out.
+    #[error("the completion of request {0} was already taken, by poll or wait")]
+    Taken(Ticket),
+    /// The QP was reset or destroyed: the request was thrown away and has no outcome.
+    #[error("request {0} was thrown away: its QP was reset or destroyed after the post")]
+    Discarded(Ticket),
+    /// The request reports to another CQ.
+    #[error("request {0} does not report to this CQ")]
+    OtherCq(Ticket),
+    /// The CQ does not work any more.
+    #[error(transparent)]
+    Poll(#[from] PollError),
+}
+
+impl Cq {
+    /// Waits until `ticket` is done, and takes its completion. Completions of other requests that come in meanwhile are
+    /// kept for [`Cq::poll`] and later waits.
+    ///
+    /// A CQ with a channel sleeps; one without polls, at first busily, then with short naps.
+    ///
+    /// An unsignaled request has no completion of its own: it is done when a later one of its queue is.
+    ///
+    /// # Errors
+    /// The request failed or was flushed, or is not done by `deadline`; see [`WaitError`].
+    pub fn wait(
+        &self,
+        ticket: &Ticket,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Success, WaitError> {
+        let deadline = deadline.into();
+        if ticket.cq != self.id {
+            return Err(WaitError::OtherCq(*ticket));
+        }
+        let mut nap = Nap::new();
+        loop {
+            if let Some(result) = self.look_for(ticket)? {
+                return result;
+            }
+            if self.handle.event_fd().is_some() {
+                // Whatever came before the arming gives no event: look once more.
+                let _ = self.arm()?;
+                if let Some(result) = self.look_for(ticket)? {
+                    return result;
+                }
+                if !self.sleep(deadline)? {
+                    return self
+                        .look_for(ticket)?
+                        .unwrap_or_else(|| Err(self.too_late(ticket)));
+                }
+            } else if nap.due(deadline) {
+                return Err(self.too_late(ticket));
+            }
+        }
+    }
+
+    fn too_late(&self, ticket: &Ticket) -> WaitError {
+        let poller = self.poller.borrow();
+        match find(&poller.table, ticket.wr_id()) {
+            Some(entry) => WaitError::TimedOut {
+                ticket: *ticket,
+                queue: entry.queue.kind,
+                qp_num: entry.queue.qp_num(),
+                pending: entry.queue.account().pending,
+            },
+            None => WaitError::Discarded(*ticket),
+        }
+    }
+
+    /// The outcome of `ticket`, if it has one by now.
+    fn look_for(&self, ticket: &Ticket) -> Result<Option<Result<Success, WaitError>>, PollError> {
+        let mut poller = self.poller.borrow_mut();
+        let poller = &mut *poller;
+        let mut found = poller
+            .stash
+            .iter()
+            .position(|(done, _)| done.ticket == *ticket);
+        while found.is_none() {
+            let Some(done) = self.next(poller)? else {
+                break;
+            };
+            if done.0.ticket == *ticket {
+                found = Some(poller.stash.len());
+            }
+            poller.stash.push_back(done);
+        }
+        if let Some((done, retired)) = found.and_then(|at| poller.stash.remove(at)) {
+            return Ok(Some(if release(&poller.table, &done, retired) {
+                done.outcome.map_err(|failure| {
+                    WaitError::Failed(Box::new(report(&poller.table, &done, failure)))
+                })
+            } else {
+                Err(WaitError::Discarded(*ticket))
+            }));
+        }
+        let Some(entry) = find(&poller.table, ticket.wr_id()) else {
+            return Ok(Some(Err(WaitError::Discarded(*ticket))));
+        };
+        let (queue, sequence) = (&entry.queue, ticket.sequence());
+        if queue.is_stale(sequence) {
+            return Ok(Some(Err(WaitError::Discarded(*ticket))));
+        }
+        if !queue.is_retired(sequence) {
+            return Ok(None);
+        }
+        // It has an outcome, and no completion here. Unsignaled requests before the first failure succeeded silently.
+        let silent = ticket.is_silent() && queue.first_error().is_none_or(|error| sequence < error);
+        Ok(Some(if silent {
+            let operation = queue.operation(sequence);
+            Ok(Success {
+                operation,
+                byte_len: 0,
+                imm: None,
+                by_write: false,
+            })
+        } else {
+            Err(WaitError::Taken(*ticket))
+        }))
+    }
+
+    /// Waits for any completion until `deadline`, and takes it. `None`: there was none.
+    ///
+    /// # Errors
+    /// The CQ does not work any more.
+    pub fn wait_any(&self, deadline: impl Into<Deadline>) -> Result<Option<Completion>, PollError> {
+        let deadline = deadline.into();
+        let mut nap = Nap::new();
+        loop {
+            if let Some(done) = self.poll()? {
+                return Ok(Some(done));
+            }
+            if self.handle.event_fd().is_some() {
+                if self.arm()? == Armed::Sleep && !self.sleep(deadline)? {
+                    return self.poll();
+                }
+            } else if nap.due(deadline) {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// How a wait without channel passes the time: busily for about a millisecond, then with naps.
+struct Nap {
+    turns: u32,
+}
+
+impl Nap {
+    fn new() -> Nap {
+        Nap { turns: 0 }
+    }
+
+    /// Passes some time. `true`: the deadline has passed.
+    fn due(&mut self, deadline: Deadline) -> bool {
+        self.turns = self.turns.saturating_add(1);
+        match self.turns {
+            0..64 => std::hint::spin_loop(),
+            64..2048 => std::thread::yield_now(),
+            _ => std::thread::sleep(std::time::Duration::from_micros(50)),
+        }
+        // A look at the clock costs about as much as a poll: do it now and then while busy.
+        (self.turns.is_multiple_of(32) || self.turns >= 2048) && deadline.passed()
+    }
+}

@@ -1,0 +1,295 @@
+//! Every modify is looked at before it is made: the real state is asked of the device, then everything that is wrong is
+//! named at once, and a refused modify never reaches the device.
+
+mod problem;
+mod report;
+
+use std::time::Instant;
+
+use rdma_core_sys::rules::{self, Bits, Limits};
+use rdma_core_sys::*;
+
+pub use problem::{GidProblem, Problem};
+pub use report::{ModifyError, ModifyReport};
+
+use super::{PathInfo, Qp, QpInfo, Transition, Transport};
+use crate::endpoint::LinkLayer;
+use crate::errno::Errno;
+use crate::gid::{Gid, GidEntry};
+use crate::port::{Port, PortInfo};
+use problem::check_gid;
+
+/// A modify that was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Modified {
+    /// The state that the QP was in.
+    pub from: ibv_qp_state,
+    /// The state that it was moved to.
+    pub to: ibv_qp_state,
+    /// Attributes that were set and mean nothing on this transport.
+    pub ignored: ibv_qp_attr_mask,
+}
+
+/// What a port says that a check needs.
+struct PortFacts {
+    info: PortInfo,
+    gids: Option<Vec<GidEntry>>,
+}
+
+impl<T: Transport> Qp<T> {
+    /// Makes a typed transition.
+    ///
+    /// # Errors
+    /// As [`Qp::modify`].
+    ///
+    /// ```
+    /// use rdma_qp::{Access, Device, ToInit, ToReset};
+    /// let device = Device::open_index(rdma_soft::verbs(), 0)?;
+    /// let (pd, cq) = (device.alloc_pd()?, device.create_cq(64)?);
+    /// let mut qp = pd.rc(&cq).create()?;
+    /// qp.to(ToInit { port: 1, pkey_index: 0, access: Access::REMOTE_READ })?;
+    /// qp.to(ToReset)?;
+    /// let refused = qp.to(ToInit { port: 77, pkey_index: 0, access: Access::empty() }).unwrap_err();
+    /// assert!(refused.to_string().contains("port_num is 77"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn to(&mut self, transition: impl Transition<T>) -> Result<Modified, ModifyError> {
+        let (attr, mask) = transition.lower();
+        self.modify(&attr, mask)
+    }
+
+    /// Modifies the QP, as `ibv_modify_qp` does, after looking at the call: the real state is asked for, then the mask is
+    /// checked against the transition rules, and the values against their ranges and the limits of device and port.
+    /// A call that cannot succeed is not made. Attributes whose bit is not in `mask` are not looked at by anybody.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the call, all at once; or the errno of the provider. Either way the QP is unchanged.
+    pub fn modify(
+        &mut self,
+        attr: &ibv_qp_attr,
+        mask: ibv_qp_attr_mask,
+    ) -> Result<Modified, ModifyError> {
+        let now = self.handle.query(IBV_QP_STATE | IBV_QP_PORT);
+        let from = now.as_ref().ok().map(|(now, _)| now.qp_state);
+        let to = if mask.contains(IBV_QP_STATE) {
+            attr.qp_state
+        } else {
+            from.unwrap_or(IBV_QPS_UNKNOWN)
+        };
+        let port = match &now {
+            Ok((now, _)) if now.qp_state != IBV_QPS_RESET && now.port_num != 0 => {
+                Some(now.port_num)
+            }
+            _ => None,
+        };
+        let mut report = ModifyReport {
+            device: self.info.device.clone(),
+            port,
+            qp_num: self.info.qp_num,
+            transport: T::RULES,
+            from,
+            to,
+            mask,
+            attr: *attr,
+            source: None,
+            active_mtu: None,
+            problems: Vec::new(),
+            provider: None,
+            hint: None,
+        };
+        let Some(from) = from else {
+            report.provider = now.err();
+            report.hint = Some("the state of the QP could not be queried".into());
+            return Err(self.refuse(report));
+        };
+        let ignored = match rules::check(T::RULES, from, to, mask) {
+            Ok(verdict) => verdict.ignored,
+            Err(refusal) => {
+                report.problems.push(Problem::Mask(refusal));
+                ibv_qp_attr_mask::empty()
+            }
+        };
+        let facts = self.port_facts(attr, mask, port);
+        self.check_values(&mut report, facts.as_ref());
+        if !report.problems.is_empty() {
+            return Err(self.refuse(report));
+        }
+        if let Err(errno) = self.handle.modify(attr, mask) {
+            report.provider = Some(errno);
+            report.hint = hint(&report, errno);
+            return Err(self.refuse(report));
+        }
+        self.remember(attr, mask, to, report.source, facts.as_ref());
+        tracing::info!(
+            qp = %self.info.name(), from = %from, to = %to, mask = %Bits(mask), errno = 0, "QP modified"
+        );
+        Ok(Modified { from, to, ignored })
+    }
+
+    #[cold]
+    fn refuse(&self, report: ModifyReport) -> ModifyError {
+        let error = ModifyError(Box::new(report));
+        tracing::warn!(
+            qp = %self.info.name(), from = ?error.from, to = %error.to, mask = %Bits(error.mask),
+            errno = error.errno().raw_os_error(), called = !error.refused_before_call(), "{error}"
+        );
+        error
+    }
+
+    /// Asks the port that the attributes concern, if a check needs to know something of it.
+    fn port_facts(
+        &self,
+        attr: &ibv_qp_attr,
+        mask: ibv_qp_attr_mask,
+        qp_port: Option<u8>,
+    ) -> Option<PortFacts> {
+        let needed =
+            IBV_QP_PORT | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_PKEY_INDEX | IBV_QP_ALT_PATH;
+        if !mask.intersects(needed) {
+            return None;
+        }
+        let number = if mask.contains(IBV_QP_PORT) {
+            attr.port_num
+        } else {
+            qp_port?
+        };
+        let context = self.handle.pd().context.clone();
+        let port = Port::new(context, number, self.device.phys_port_cnt).ok()?;
+        let info = port.query().ok()?;
+        let gids = if mask.contains(IBV_QP_AV) && attr.ah_attr.is_global != 0 {
+            port.gids().ok()
+        } else {
+            None
+        };
+        Some(PortFacts { info, gids })
+    }
+
+    /// Looks at the values.
+    fn check_values(&self, report: &mut ModifyReport, facts: Option<&PortFacts>) {
+        let (attr, mask) = (report.attr, report.mask);
+        let mut limits = match facts {
+            Some(facts) => Limits::new(&self.device, &facts.info.raw),
+            // Without a port the limits of the device remain.
+            None => Limits {
+                phys_port_cnt: Some(self.device.phys_port_cnt),
+                max_rd_atomic: u32::try_from(self.device.max_qp_init_rd_atom).ok(),
+                max_dest_rd_atomic: u32::try_from(self.device.max_qp_rd_atom).ok(),
+                ..Limits::default()
+            },
+        };
+        limits.qp_port = report.port;
+        if let Some(facts) = facts {
+            limits.ethernet |= facts.info.grh_required;
+            report.active_mtu = facts.info.active_mtu.map(|mtu| mtu.bytes());
+        }
+        let violations = rules::check_values(T::RULES, &attr, mask, &limits);
+        report
+            .problems
+            .extend(violations.into_iter().map(Problem::Value));
+        let Some(facts) = facts else { return };
+        if mask.contains(IBV_QP_PKEY_INDEX)
+            && attr.pkey_index < facts.info.pkey_tbl_len
+            && self
+                .handle
+                .pd()
+                .context
+                .query_pkey(self.port_of(report), attr.pkey_index)
+                == Ok(0)
+        {
+            report.problems.push(Problem::EmptyPkey {
+                index: attr.pkey_index,
+            });
+        }
+        if let Some(gids) = &facts.gids {
+            report.source = gids
+                .iter()
+                .find(|e| e.index == u32::from(attr.ah_attr.grh.sgid_index))
+                .copied();
+            let in_table = u32::from(attr.ah_attr.grh.sgid_index) < facts.info.gid_tbl_len;
+            let ethernet = facts.info.link_layer == LinkLayer::Ethernet;
+            let found = check_gid(&attr.ah_attr.grh, report.source, gids, in_table, ethernet);
+            report.problems.extend(found.into_iter().map(Problem::Gid));
+        }
+    }
+
+    /// The port that the attributes concern.
+    fn port_of(&self, report: &ModifyReport) -> u8 {
+        if report.mask.contains(IBV_QP_PORT) {
+            report.attr.port_num
+        } else {
+            report.port.unwrap_or(0)
+        }
+    }
+
+    /// Notes what a successful modify set up, for reports and for the checks of posts.
+    fn remember(
+        &mut self,
+        attr: &ibv_qp_attr,
+        mask: ibv_qp_attr_mask,
+        to: ibv_qp_state,
+        source: Option<GidEntry>,
+        facts: Option<&PortFacts>,
+    ) {
+        if let (true, Some(facts)) = (mask.contains(IBV_QP_PORT), facts) {
+            self.max_msg_sz = facts.info.max_msg_sz;
+            if !facts.info.is_active() {
+                tracing::warn!(qp = %self.info.name(), state = ?facts.info.state, "the port is not active");
+            }
+        }
+        let info: &QpInfo = &self.info;
+        let mut path = info.path();
+        if to == IBV_QPS_RESET {
+            *path = PathInfo::default();
+            self.last_signaled = None;
+            return;
+        }
+        let set = |bit, slot: &mut Option<u32>, value| {
+            if mask.contains(bit) {
+                *slot = Some(value);
+            }
+        };
+        set(IBV_QP_DEST_QPN, &mut path.dest_qp_num, attr.dest_qp_num);
+        set(IBV_QP_RQ_PSN, &mut path.rq_psn, attr.rq_psn);
+        set(IBV_QP_SQ_PSN, &mut path.sq_psn, attr.sq_psn);
+        let set = |bit, slot: &mut Option<u8>, value| {
+            if mask.contains(bit) {
+                *slot = Some(value);
+            }
+        };
+        set(IBV_QP_PORT, &mut path.port, attr.port_num);
+        set(IBV_QP_TIMEOUT, &mut path.timeout, attr.timeout);
+        set(IBV_QP_RETRY_CNT, &mut path.retry_cnt, attr.retry_cnt);
+        set(IBV_QP_RNR_RETRY, &mut path.rnr_retry, attr.rnr_retry);
+        if mask.contains(IBV_QP_AV) && attr.ah_attr.is_global != 0 {
+            path.sgid_index = Some(attr.ah_attr.grh.sgid_index);
+            path.dgid = Some(Gid::new(attr.ah_attr.grh.dgid.raw));
+            path.source = source;
+        }
+        if to == IBV_QPS_RTS && path.ready_since.is_none() {
+            path.ready_since = Some(Instant::now());
+        }
+    }
+}
+
+/// What the errno of a provider may mean, after everything that could be checked was found right.
+fn hint(report: &ModifyReport, errno: Errno) -> Option<String> {
+    let to_sqd = report.from == Some(IBV_QPS_RTS) && report.to == IBV_QPS_SQD;
+    let dgid = report.attr.ah_attr.grh.dgid;
+    Some(match errno.name() {
+        Some("EINVAL" | "EOPNOTSUPP") if to_sqd => {
+            "some drivers (mlx5) have no SQD: wait until every request is done, reset the QP and connect again".into()
+        }
+        Some("ETIMEDOUT" | "ENETUNREACH") => match &report.source {
+            Some(source) => format!("no route to, or no neighbour {dgid} from {source}"),
+            None => format!("no route to, or no neighbour {dgid}"),
+        },
+        Some("EINVAL") => "the rules allow the move and every value is in range, so this provider has a reason of its own; \
+                           the kernel log may have it"
+            .into(),
+        Some("ENOMEM") => "the device or the kernel is out of memory".into(),
+        Some("EPERM" | "EACCES") => "this user may not do that".into(),
+        Some("EIO" | "ENODEV") => "the device is gone or broken".into(),
+        _ => return None,
+    })
+}

@@ -1,0 +1,136 @@
+//! Why a request is not posted.
+
+use rdma_core_sys::ibv_qp_state;
+
+use crate::account::Operation;
+use crate::errno::Errno;
+use crate::wr_id::QueueKind;
+
+/// A request was not posted. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostError {
+    /// The queue has no room.
+    #[error("the {queue} is full: {outstanding} of {depth} requests are outstanding or not polled; {}", cure(*.signaled_outstanding, *.queue))]
+    QueueFull {
+        /// The queue.
+        queue: QueueKind,
+        /// Its depth.
+        depth: u32,
+        /// Requests that hold room.
+        outstanding: u64,
+        /// Whether a signaled request is among them. If not, no completion can ever make room.
+        signaled_outstanding: bool,
+    },
+    /// More ranges than the queue takes.
+    #[error("{given} ranges are more than the {queue} takes, which was created for {limit}")]
+    TooManyEntries {
+        /// The queue.
+        queue: QueueKind,
+        /// Ranges given.
+        given: usize,
+        /// Ranges allowed.
+        limit: u32,
+    },
+    /// More bytes inline than the QP takes.
+    #[error(
+        "{given} bytes inline are more than the QP takes, which is {limit} ({asked} asked for when it was created)"
+    )]
+    InlineTooLong {
+        /// Bytes given.
+        given: u64,
+        /// Bytes allowed.
+        limit: u32,
+        /// Bytes asked for at creation.
+        asked: u32,
+    },
+    /// Longer than a message can be.
+    #[error("a message of {len} bytes is over the port's limit of {max}")]
+    MessageTooLong {
+        /// Bytes of all ranges together.
+        len: u64,
+        /// Longest message of the port.
+        max: u32,
+    },
+    /// A range of a region of another protection domain.
+    #[error(
+        "range {entry} is of a region of another protection domain than the QP: register it with the QP's PD"
+    )]
+    OtherPd {
+        /// Which range, counted from 0.
+        entry: usize,
+    },
+    /// The device would write to a region that was not registered for that.
+    #[error(
+        "range {entry} is of a region without LOCAL_WRITE, which {operation} needs: register it with Access::LOCAL_WRITE"
+    )]
+    NotWritable {
+        /// Which range, counted from 0.
+        entry: usize,
+        /// What was asked for.
+        operation: Operation,
+    },
+    /// The remote side is outside the peer's region.
+    #[error("{len} bytes do not fit: the peer's region has {room} bytes from that place on")]
+    OutOfRemoteRegion {
+        /// Bytes of the request.
+        len: u64,
+        /// Bytes that there are.
+        room: u64,
+    },
+    /// The local side of an atomic is not 8 bytes.
+    #[error("the local side of an atomic is {len} bytes long; it must be 8")]
+    AtomicLength {
+        /// Bytes given.
+        len: u64,
+    },
+    /// The remote side of an atomic is not at a multiple of 8.
+    #[error("an atomic at remote address {addr:#x}: it must be at a multiple of 8")]
+    AtomicAlignment {
+        /// The address.
+        addr: u64,
+    },
+    /// READ, atomics and receives cannot be inline.
+    #[error("{operation} cannot be inline: there is nothing to copy")]
+    InlineReturns {
+        /// What was asked for.
+        operation: Operation,
+    },
+    /// The QP is in a state in which the queue takes nothing.
+    #[error("the QP is in {state}, where nothing can be posted to the {queue}: {}", state_cure(*.queue))]
+    WrongState {
+        /// The queue.
+        queue: QueueKind,
+        /// The state, as the device said after it had refused.
+        state: ibv_qp_state,
+        /// What the provider said.
+        #[source]
+        errno: Errno,
+    },
+    /// The provider refused, for a reason of its own.
+    #[error("the provider refused to post to the {queue}: {errno}")]
+    Refused {
+        /// The queue.
+        queue: QueueKind,
+        /// What it said.
+        #[source]
+        errno: Errno,
+    },
+}
+
+fn cure(signaled: bool, queue: QueueKind) -> &'static str {
+    match (queue, signaled) {
+        (QueueKind::Send, false) => {
+            "no signaled request is outstanding, so no completion can make room: signal at least one request in each queue length"
+        }
+        _ => "poll the CQ",
+    }
+}
+
+fn state_cure(queue: QueueKind) -> &'static str {
+    if queue == QueueKind::Send {
+        "sends need RTS"
+    } else {
+        "receives need INIT or a later state"
+    }
+}
