@@ -53,17 +53,30 @@ class Capture:
         return int(received)
 
 
+def guesses(where):
+    """The protocols that tshark believes to find in any payload of RoCE; ours is none of them."""
+    listed = harness.run(["tshark", "-G", "heuristic-decodes"], where, "heuristics", 60)
+    expect(listed.status == 0, listed.describe())
+    rows = (line.split("\t") for line in listed.out.splitlines())
+    return [row[1] for row in rows if row[0] == "infiniband.payload" and row[1] != "ethertype"]
+
+
 def by_tshark(where, capture, name):
     """Decodes every frame; returns how many have each opcode."""
     fields = ["frame.protocols", "infiniband.bth.opcode", "_ws.malformed", "_ws.expert.severity"]
     command = ["tshark", "-n", "-r", capture, "-T", "fields"] + [part for field in fields for part in ("-e", field)]
+    for guess in guesses(where):
+        command += ["--disable-protocol", guess]
     decoded = harness.run(command, where, f"{name}-tshark", 90)
     expect(decoded.status == 0, decoded.describe())
     opcodes = collections.Counter()
     for number, line in enumerate(decoded.out.splitlines(), 1):
         protocols, opcode, malformed, _ = (line.split("\t") + [""] * 4)[:4]
         expect("infiniband" in protocols.split(":"), f"tshark: frame {number} is not RoCE but {protocols}")
-        expect(not malformed and "_ws.malformed" not in protocols, f"tshark: frame {number} is malformed: {line}")
+        # A payload that begins like an EtherType is taken for one; this guess cannot be switched off, for Ethernet
+        # itself needs that dissector. What is then malformed lies inside the payload.
+        guessed = ":infiniband:ethertype" in protocols
+        expect(guessed or not malformed, f"tshark: frame {number} is malformed: {line}")
         expect(opcode, f"tshark: frame {number} has no opcode: {line}")
         opcodes[int(opcode, 0)] += 1
     return opcodes
