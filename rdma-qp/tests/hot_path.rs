@@ -67,6 +67,30 @@ unsafe extern "C" fn poll_cq(_: *mut ibv_cq, _: i32, into: *mut ibv_wc) -> i32 {
 }
 
 #[test]
+fn polling_beside_a_region_that_waits_allocates_nothing() {
+    let fake = Fake::new();
+    let device = Device::open(&fake::verbs(), "fake0").unwrap();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
+    let mut qp = pd.rc(&cq).create().unwrap();
+    let mr = pd
+        .register(Memory::zeroed(64), Access::LOCAL_WRITE)
+        .unwrap();
+    qp.recv(mr.all()).unwrap();
+    drop(mr);
+    assert!(cq.poll().unwrap().is_none());
+    let before = ALLOCATIONS.get();
+    let calls = fake.count("poll_cq");
+    fake.state().calls.reserve(10_000);
+    let reserved = ALLOCATIONS.get() - before;
+    for _ in 0..1000 {
+        assert!(cq.poll().unwrap().is_none());
+    }
+    assert_eq!(ALLOCATIONS.get() - before, reserved);
+    assert_eq!(fake.count("poll_cq") - calls, 1000);
+    assert_eq!(pd.retired_regions(), 1);
+}
+
+#[test]
 fn posting_and_polling_allocate_nothing() {
     let _fake = Fake::new();
     let device = Device::open(&fake::verbs(), "fake0").unwrap();

@@ -31,6 +31,8 @@ pub(super) struct Poller {
     pub(super) batch: [ibv_wc; BATCH],
     pub(super) next: usize,
     pub(super) filled: usize,
+    /// Some request got an outcome since regions were last looked at, so one of them may be free now.
+    pub(super) progress: bool,
     /// Completions looked at while waiting for another one.
     pub(super) stash: VecDeque<(Completion, Retired)>,
 }

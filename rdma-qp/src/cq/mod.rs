@@ -108,6 +108,7 @@ impl Cq {
             batch: [ibv_wc::zeroed(); BATCH],
             next: 0,
             filled: 0,
+            progress: false,
             stash: VecDeque::with_capacity(handle.capacity as usize),
         };
         Cq {
@@ -193,8 +194,12 @@ impl Cq {
             let wc = &poller.batch[poller.next];
             poller.next += 1;
             match book(&mut poller.table, self.id, wc) {
-                Some((done, retired, queue)) if queue.release(retired) => return Ok(Some(done)),
-                Some(_) => {}
+                Some((done, retired, queue)) => {
+                    poller.progress = true;
+                    if queue.release(retired) {
+                        return Ok(Some(done));
+                    }
+                }
                 None => self.stale.set(self.stale.get() + 1),
             }
         }
@@ -207,7 +212,8 @@ impl Cq {
         if poller.next < poller.filled {
             return Ok(true);
         }
-        if self.handle.sweep.load(Relaxed) {
+        if poller.progress && self.handle.sweep.load(Relaxed) {
+            poller.progress = false;
             self.sweep(poller);
         }
         (poller.next, poller.filled) = (0, 0);
@@ -224,7 +230,10 @@ impl Cq {
             let wc = &poller.batch[poller.next];
             poller.next += 1;
             match book(&mut poller.table, self.id, wc) {
-                Some((done, retired, _)) => return Ok(Some((done, retired))),
+                Some((done, retired, _)) => {
+                    poller.progress = true;
+                    return Ok(Some((done, retired)));
+                }
                 None => self.stale.set(self.stale.get() + 1),
             }
         }
