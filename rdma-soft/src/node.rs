@@ -17,7 +17,7 @@ mod qp;
 mod thread;
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -31,6 +31,7 @@ pub(crate) use notify::EventQueue;
 pub(crate) use qp::Qp;
 
 use self::cq::Notice;
+use self::qp::Posts;
 use self::thread::Sleeper;
 use crate::core::config::Config;
 use crate::core::rng::Rng;
@@ -119,10 +120,8 @@ pub(crate) struct Node {
     driver: Mutex<Driver>,
     /// Control calls that wait for the engine: whoever drives lets them pass.
     control: AtomicU32,
-    /// Queue Pairs with new requests.
-    kicks: Mutex<Vec<Arc<Qp>>>,
-    /// `kicks` may hold something.
-    pending: AtomicBool,
+    /// Where posters leave word.
+    posts: Arc<Posts>,
     /// When a poll last found nothing, and until when such polls count as somebody polling.
     last_poll: AtomicU64,
     lease: AtomicU64,
@@ -155,10 +154,9 @@ impl Node {
         let node = Arc::new(Node {
             clock: Clock(std::time::Instant::now()),
             config: driver.engine.config().clone(),
+            posts: Arc::clone(driver.posts()),
             driver: Mutex::new(driver),
             control: AtomicU32::new(0),
-            kicks: Mutex::new(Vec::new()),
-            pending: AtomicBool::new(false),
             last_poll: AtomicU64::new(0),
             lease: AtomicU64::new(0),
             sleeper: Sleeper::new().map_err(system("making the thread's wake-up descriptor"))?,
@@ -212,7 +210,7 @@ impl Node {
         let result = call(&mut driver, now, &mut notices);
         let turn = driver.step(now, POST, &mut notices);
         self.unlock(driver, now, turn.more, notices);
-        if self.pending.load(Ordering::SeqCst) {
+        if self.posts.pending() {
             self.drive(now, POST, false);
         }
         result
@@ -250,10 +248,9 @@ impl Node {
                 return;
             };
             let mut notices = Vec::new();
-            self.take_posts(&mut driver, now);
             let turn = driver.step(now, budget, &mut notices);
             self.unlock(driver, now, turn.more && !polling, notices);
-            if !self.pending.load(Ordering::SeqCst) {
+            if !self.posts.pending() {
                 return;
             }
             if round == TURNS {
@@ -264,27 +261,10 @@ impl Node {
         }
     }
 
-    /// Gives all new requests to the engine.
-    fn take_posts(&self, driver: &mut Driver, now: Instant) {
-        if !self.pending.swap(false, Ordering::SeqCst) {
-            return;
-        }
-        let mut kicks = lock(&self.kicks);
-        for qp in kicks.drain(..) {
-            qp.kicked.store(false, Ordering::SeqCst);
-            if !qp.is_dead() {
-                driver.take_posts(now, &qp);
-            }
-        }
-    }
-
     /// Requests were appended to a queue of `qp`: whoever drives next, takes them first. That is
     /// enough for receives, which wait for packets.
     pub(crate) fn mark(&self, qp: &Arc<Qp>) {
-        if !qp.kicked.swap(true, Ordering::SeqCst) {
-            lock(&self.kicks).push(Arc::clone(qp));
-        }
-        self.pending.store(true, Ordering::SeqCst);
+        self.posts.mark(qp);
     }
 
     /// Requests were appended to a queue of `qp`: gets them going.
@@ -389,7 +369,7 @@ impl Node {
     ) -> Result<ibv_qp_state, ModifyError> {
         self.control(|driver, now, notices| {
             // What was posted before belongs to the state before.
-            driver.take_posts(now, qp);
+            driver.take_posts_of(now, qp);
             let state = driver.engine.modify_qp(now, qp.num, attr, mask)?;
             driver.report(notices);
             if state == ibv_qp_state::IBV_QPS_RESET {

@@ -11,7 +11,7 @@ use rdma_core_sys::ibv_event_type;
 
 use super::Snapshot;
 use super::cq::{AsyncEvent, Cq, Notice, Pushed, Subject};
-use super::qp::Qp;
+use super::qp::{Posts, Qp};
 use crate::core::config::{Config, PortConfig};
 use crate::core::time::Instant;
 use crate::core::{CqId, Engine, Event, MAX_FRAME, Path, Refused, Transmit};
@@ -108,6 +108,9 @@ pub(crate) struct Driver {
     counters: LinkCounters,
     cqs: HashMap<CqId, Arc<Cq>>,
     qps: HashMap<u32, Arc<Qp>>,
+    posts: Arc<Posts>,
+    /// Room for the list of Queue Pairs whose requests are being taken.
+    taken: Vec<Arc<Qp>>,
 }
 
 /// Bytes of the longest datagram that this device sends.
@@ -171,6 +174,8 @@ impl Driver {
             counters: LinkCounters::default(),
             cqs: HashMap::new(),
             qps: HashMap::new(),
+            posts: Arc::default(),
+            taken: Vec::new(),
         };
         driver.set_faults(profile.faults.clone());
         driver
@@ -242,8 +247,29 @@ impl Driver {
             .min()
     }
 
+    /// Where posters leave word.
+    pub(super) fn posts(&self) -> &Arc<Posts> {
+        &self.posts
+    }
+
+    /// Gives all new requests to the engine.
+    ///
+    /// Before every packet that comes in, too: who posted a receive and then let the peer know must
+    /// not be told that there was none.
+    fn take_posts(&mut self, now: Instant) {
+        if !self.posts.pending() {
+            return;
+        }
+        let mut taken = std::mem::take(&mut self.taken);
+        self.posts.take(&mut taken);
+        for qp in taken.drain(..).filter(|qp| !qp.is_dead()) {
+            self.take_posts_of(now, &qp);
+        }
+        self.taken = taken;
+    }
+
     /// Gives new requests of `qp` to the engine.
-    pub(super) fn take_posts(&mut self, now: Instant, qp: &Qp) {
+    pub(super) fn take_posts_of(&mut self, now: Instant, qp: &Qp) {
         let engine = std::cell::RefCell::new(&mut self.engine);
         qp.drain(
             |wqe| engine.borrow_mut().post_recv(now, qp.num, wqe),
@@ -251,8 +277,9 @@ impl Driver {
         );
     }
 
-    /// Receives, runs timers, sends, and reports what happened.
+    /// Takes new requests, receives, runs timers, sends, and reports what happened.
     pub(super) fn step(&mut self, now: Instant, budget: Budget, notices: &mut Vec<Notice>) -> Turn {
+        self.take_posts(now);
         let received = self.receive(now, budget.rx);
         if self.engine.next_timeout().is_some_and(|at| at <= now) {
             self.engine.handle_timeout(now);
@@ -280,6 +307,7 @@ impl Driver {
                     break;
                 };
                 count += 1;
+                self.take_posts(now);
                 let Some(datagram) = self.rx.get(..received.len) else {
                     continue;
                 };
@@ -332,6 +360,7 @@ impl Driver {
             let by_bytes = self.faults.is_some() || self.pcap.is_some();
             if !by_bytes && self.is_ours(packet.src) && self.is_ours(packet.dst) {
                 self.counters.self_packets += 1;
+                self.take_posts(now);
                 self.engine.loopback(now, &packet);
             } else {
                 self.send_packet(now, &packet);

@@ -28,8 +28,8 @@ pub(crate) struct Qp {
     send_reclaimed: AtomicU64,
     /// Requests of the receive queue whose slots are free again.
     recv_reclaimed: AtomicU64,
-    /// It is on the node's list of queues with new requests.
-    pub(super) kicked: AtomicBool,
+    /// It is on the node's list of Queue Pairs with new requests; written under that list's lock.
+    listed: AtomicBool,
     /// Where its sends complete.
     pub(crate) send_cq: Arc<Cq>,
     /// Where its receives complete.
@@ -107,6 +107,41 @@ impl<W> Posting<'_, W> {
     }
 }
 
+/// The Queue Pairs with requests that the engine has not taken yet.
+#[derive(Debug, Default)]
+pub(super) struct Posts {
+    list: Mutex<Vec<Arc<Qp>>>,
+    /// The list may hold something.
+    pending: AtomicBool,
+}
+
+impl Posts {
+    /// `qp` has new requests.
+    pub(super) fn mark(&self, qp: &Arc<Qp>) {
+        let mut list = lock(&self.list);
+        if !qp.listed.swap(true, Ordering::Relaxed) {
+            list.push(Arc::clone(qp));
+        }
+        drop(list);
+        self.pending.store(true, Ordering::SeqCst);
+    }
+
+    /// There may be new requests.
+    pub(super) fn pending(&self) -> bool {
+        self.pending.load(Ordering::SeqCst)
+    }
+
+    /// Takes the list into `out`, which is empty.
+    pub(super) fn take(&self, out: &mut Vec<Arc<Qp>>) {
+        self.pending.store(false, Ordering::SeqCst);
+        let mut list = lock(&self.list);
+        for qp in list.iter() {
+            qp.listed.store(false, Ordering::Relaxed);
+        }
+        std::mem::swap(&mut *list, out);
+    }
+}
+
 impl Qp {
     /// A Queue Pair in RESET.
     pub(crate) fn new(
@@ -124,7 +159,7 @@ impl Qp {
             recv: Mutex::new(WorkQueue::new(max_recv_wr)),
             send_reclaimed: AtomicU64::new(0),
             recv_reclaimed: AtomicU64::new(0),
-            kicked: AtomicBool::new(false),
+            listed: AtomicBool::new(false),
             send_cq,
             recv_cq,
             events,

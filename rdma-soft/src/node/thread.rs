@@ -113,7 +113,6 @@ fn run(node: &Node, link: &UdpLink) {
         let mut driver = lock(&node.driver);
         let now = node.clock.now();
         let mut notices = Vec::new();
-        node.take_posts(&mut driver, now);
         let turn = driver.step(now, TURN, &mut notices);
         if turn.received > 0 {
             stream = turn.sent == 0 && notices.is_empty();
@@ -136,7 +135,7 @@ fn run(node: &Node, link: &UdpLink) {
             }
             continue;
         }
-        if !node.pending.load(Ordering::SeqCst) {
+        if !node.posts.pending() {
             let timeout = next.map(|at| at.since(node.clock.now()));
             if std::mem::take(&mut stream) {
                 let wait = timeout.map_or(STREAM, |t| t.min(STREAM));

@@ -558,3 +558,38 @@ fn many_posters_one_queue_pair() {
         assert_eq!(next, [EACH; THREADS as usize]);
     });
 }
+
+/// Who posts a receive and then has the peer send, is not told that there was none: not even if the
+/// node is in the middle of other packets at that moment.
+#[test]
+fn a_receive_posted_before_the_send_is_found() {
+    let (a, b) = (Device::plain(), Device::plain());
+    let opt = Options {
+        rnr_retry: 0,
+        ..Options::default()
+    };
+    let (x, y) = pair(&a, &b, opt);
+    let (p, q) = pair(&a, &b, opt);
+    let (from, to) = (Buf::new(&p, 1 << 16), Buf::new(&q, 1 << 16));
+    let mut streaming = 0;
+    for id in 0..2000 {
+        // Packets that keep the far node busy.
+        let mut sges = [from.sge(0, 1 << 16)];
+        let mut write = rdma(IBV_WR_RDMA_WRITE, 0, &mut sges, &to, 0);
+        if p.send(&mut write) == 0 {
+            streaming += 1;
+        }
+        assert_eq!(y.recv(id, &mut []), 0);
+        assert_eq!(x.send(&mut wr(IBV_WR_SEND, id, &mut [])), 0);
+        ok(x.sent());
+        assert_eq!(ok(y.received()).wr_id, id);
+        while poll_once(p.scq).expect("a poll").is_some() {
+            streaming -= 1;
+        }
+    }
+    while streaming > 0 {
+        ok(p.sent());
+        streaming -= 1;
+    }
+    assert_eq!(b.counter("tx_rnr_naks"), 0);
+}
