@@ -94,10 +94,8 @@ impl Connection {
     /// The peer and the path to it, as people read it.
     pub fn summary(&self) -> String {
         let Endpoint { gid, qp_num, .. } = &self.peer;
-        format!(
-            "connected to GID {gid} QP {qp_num:#x}, path MTU {} bytes",
-            self.path_mtu
-        )
+        let mtu = self.path_mtu;
+        format!("connected to {qp_num:#x} at {gid}, path MTU {mtu} bytes")
     }
 
     /// The path MTU in bytes.
