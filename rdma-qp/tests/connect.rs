@@ -33,6 +33,11 @@ fn with_mtu(active_mtu: u32) -> rdma_qp::Device {
 fn both_ends_agree_and_the_first_message_of_either_arrives() {
     let (left, right) = (with_mtu(2048), with_mtu(1024));
     let (mut to_b, mut to_a) = channels(LIMIT);
+    // Nothing is repeated for 4 s, so a repetition means a loss and not a busy machine.
+    let patient = Timing {
+        timeout: rdma_qp::AckTimeout::from_code(20).unwrap(),
+        ..Timing::default()
+    };
     let end = |device: &rdma_qp::Device, channel: &mut tcp::Channel, name: &[u8; 5]| {
         let mut end = End::new(device, 4096);
         let here = end
@@ -42,7 +47,7 @@ fn both_ends_agree_and_the_first_message_of_either_arrives() {
         let there = channel.swap(&here, &[end.mr.remote()]).unwrap();
         end.qp.init().unwrap();
         let receive = end.qp.recv(end.mr.slice(0, 64).unwrap()).unwrap();
-        let connected = end.qp.connect(&there, channel, Timing::default()).unwrap();
+        let connected = end.qp.connect(&there, channel, patient).unwrap();
         // At once: the peer is in RTR, or this would be lost and repeated after a timeout.
         end.mr.write_at(100, name).unwrap();
         let send = end.qp.send(end.mr.slice(100, 5).unwrap()).unwrap();
