@@ -84,23 +84,44 @@ def lose(victim_name, number, how, cause):
     harness.say(f"{label}: the other end failed after {took:.2f} s: {ended.err.strip().splitlines()[-1]}")
 
 
-def parent():
-    """`qp copy SRC DST`: the process that starts the receiver is killed; the receiver must not stay."""
+def family():
+    """`qp copy SRC DST` in the middle of its work; returns its Process, the receiver's pid and the directory."""
     where = harness.scratch()
     source, inbox = where / "big", where / "inbox"
     inbox.mkdir()
     copying.make_source(source, SIZE)
     both = copying.start(where, source, inbox / "big", *SLOW)
     wait_for_middle(inbox, both)
-    children = [int(pid) for pid in pathlib.Path(f"/proc/{both.pid}/task/{both.pid}/children").read_text().split()]
-    expect(children, "qp copy SRC DST has no child: it must start the receiving process")
+    children = pathlib.Path(f"/proc/{both.pid}/task/{both.pid}/children").read_text().split()
+    expect(len(children) == 1, f"qp copy SRC DST has the children {children}: it must start one receiving process")
+    return both, int(children[0]), inbox
+
+
+def parent():
+    """The process that started the receiver is killed; the receiver must not stay."""
+    both, child, inbox = family()
     both.kill_one()
     died = time.monotonic()
-    while any(pathlib.Path(f"/proc/{pid}").exists() and running(pid) for pid in children):
-        expect(time.monotonic() - died < PASSIVE_SECONDS + SLACK, f"the receiving process {children} stayed")
+    while running(child):
+        expect(time.monotonic() - died < PASSIVE_SECONDS + SLACK, f"the receiving process {child} stayed")
         time.sleep(0.01)
     expect(not copying.leftovers(inbox), f"the receiver left {copying.leftovers(inbox)}")
     harness.say(f"parent killed: the receiving process ended after {time.monotonic() - died:.2f} s and left nothing")
+
+
+def child():
+    """The receiver that `qp copy SRC DST` started is killed; the sender must say so."""
+    both, child, inbox = family()
+    limit = 3 * budget(both) + SLACK
+    os.kill(child, signal.SIGKILL)
+    died = time.monotonic()
+    ended = both.wait(limit + 10)
+    took = both.ended - died
+    expect(ended.status > 0, f"child killed: the parent must fail: {ended.describe()}")
+    expect(took <= limit, f"child killed: the parent took {took:.2f} s of {limit:.2f} s: {ended.describe()}")
+    expect("GID ::ffff:127." in ended.err and "QP 0x" in ended.err, f"child killed: the error does not name the peer: {ended.describe()}")
+    expect(not (inbox / "big").exists(), "child killed: a half-written file stands under the final name")
+    harness.say(f"child killed: the parent failed after {took:.2f} s: {ended.err.strip().splitlines()[-1]}")
 
 
 def running(pid):
@@ -116,6 +137,7 @@ def check():
         lose(victim, signal.SIGKILL, "killed", "control channel")
         lose(victim, signal.SIGSTOP, "frozen", "IBV_WC_RETRY_EXC_ERR")
     parent()
+    child()
 
 
 if __name__ == "__main__":
