@@ -125,6 +125,8 @@ pub(crate) struct Node {
     /// When a poll last found nothing, and until when such polls count as somebody polling.
     last_poll: AtomicU64,
     lease: AtomicU64,
+    /// Polls that found nothing.
+    idle_polls: AtomicU32,
     sleeper: Sleeper,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
@@ -135,6 +137,8 @@ const POST: Budget = Budget { rx: 0, tx: 64 };
 const POLL: Budget = Budget { rx: 32, tx: 64 };
 /// How long after a poll the thread leaves the work to pollers.
 const LEASE: Duration = Duration::from_millis(1);
+/// After so many polls that found nothing, others have a turn at the processor.
+const YIELD: u32 = 32;
 /// Two polls at most this far apart are somebody polling.
 const POLLING: Duration = Duration::from_micros(100);
 
@@ -159,6 +163,7 @@ impl Node {
             control: AtomicU32::new(0),
             last_poll: AtomicU64::new(0),
             lease: AtomicU64::new(0),
+            idle_polls: AtomicU32::new(0),
             sleeper: Sleeper::new().map_err(system("making the thread's wake-up descriptor"))?,
             thread: Mutex::new(None),
         });
@@ -284,6 +289,10 @@ impl Node {
             self.lease.store(until, Ordering::SeqCst);
         }
         self.drive(now, POLL, polling);
+        // More pollers than processors would keep each other, and the peer, from what they wait for.
+        if polling && self.idle_polls.fetch_add(1, Ordering::Relaxed) % YIELD == YIELD - 1 {
+            std::thread::yield_now();
+        }
     }
 
     /// Arms `cq`. Whoever does that is about to sleep, so the thread is to be awake.
