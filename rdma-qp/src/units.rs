@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use rdma_core_sys::rules;
+
 /// A value is outside the range that its field can carry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} is {value}, but must be in {min}..={max}{note}")]
@@ -147,12 +149,6 @@ impl fmt::Display for RnrRetry {
     }
 }
 
-/// Intervals of the RNR timer codes, in units of 10 microseconds; code 0 is the *longest* (`ibv_modify_qp(3)`).
-const RNR_UNITS: [u32; 32] = [
-    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
-    2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
-];
-
 /// How long the peer is asked to wait before it repeats a request that found no receive posted (`min_rnr_timer`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RnrTimer(u8);
@@ -187,7 +183,7 @@ impl RnrTimer {
 
     /// The interval that the code stands for.
     pub fn interval(self) -> Duration {
-        Duration::from_micros(10) * RNR_UNITS[usize::from(self.0 & 31)]
+        rules::rnr_timer(self.0)
     }
 }
 
@@ -224,7 +220,7 @@ impl AckTimeout {
 
     /// The interval; `None` for ever.
     pub fn interval(self) -> Option<Duration> {
-        (self.0 != 0).then(|| Duration::from_nanos(4096 << self.0))
+        rules::ack_timeout(self.0)
     }
 }
 
