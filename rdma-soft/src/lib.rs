@@ -16,8 +16,8 @@
 #![deny(unsafe_code)]
 
 pub mod core;
-pub mod mem;
 pub mod link;
+pub mod mem;
 mod node;
 pub mod profile;
 mod verbs;
