@@ -19,6 +19,7 @@ use crate::link::{
     FaultLayer, Faults, Frame, IngressError, IpIds, Pcap, Pool, Sent, UdpLink, check,
 };
 use crate::profile::Profile;
+use crate::verbs::sys::socket_drops;
 use crate::wire::ROCE_PORT;
 use crate::wire::icrc::{self, Flow};
 
@@ -47,6 +48,8 @@ link_counters! {
     tx_no_way,
     /// Datagrams received.
     rx_datagrams,
+    /// Datagrams that the system dropped because the socket's buffer was full.
+    rx_overflow,
     /// Datagrams that came to a port that is down; ignored.
     rx_port_down,
     /// Packets between Queue Pairs of this node, which travel by reference.
@@ -209,9 +212,13 @@ impl Driver {
 
     /// All counters.
     pub(super) fn snapshot(&self) -> Snapshot {
+        let link = LinkCounters {
+            rx_overflow: self.link.fds().map(socket_drops).sum(),
+            ..self.counters
+        };
         Snapshot {
             engine: self.engine.counters().clone(),
-            link: self.counters,
+            link,
             faults: self.faults.as_ref().map(FaultLayer::counters),
             held: self.faults.as_ref().map_or(0, FaultLayer::held),
         }

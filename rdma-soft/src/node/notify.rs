@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::{Condvar, Mutex};
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use super::lock;
 
@@ -23,7 +23,8 @@ pub(crate) struct EventQueue<T> {
 #[derive(Debug)]
 struct Inner<T> {
     items: VecDeque<T>,
-    /// Rights in the descriptor whose items were removed. Rights = items + surplus.
+    /// Rights whose items were removed after somebody had taken the right, or on a kernel that cannot
+    /// take it back. Rights, with those taken and not used yet, = items + surplus.
     surplus: usize,
 }
 
@@ -57,8 +58,8 @@ impl<T> EventQueue<T> {
             inner.surplus -= 1;
             return;
         }
-        drop(inner);
-        // Fails only when the count is at its end, 2^64 - 2.
+        // Under the lock, so that a removal finds the right of every item. Fails only when the count
+        // is at its end, 2^64 - 2.
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
     }
 
@@ -77,12 +78,20 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Removes the items that `which` picks.
+    /// Removes the items that `which` picks, and with them what made the descriptor readable.
     pub(crate) fn remove(&self, mut which: impl FnMut(&T) -> bool) {
         let mut inner = lock(&self.inner);
         let before = inner.items.len();
         inner.items.retain(|item| !which(item));
-        inner.surplus += before - inner.items.len();
+        for _ in inner.items.len()..before {
+            // Without waiting, whatever the descriptor's flags say (eventfds can since Linux 5.12); at
+            // "the current position", which is all that an eventfd has.
+            let (mut right, here) = ([0; 8], u64::MAX);
+            let mut into = [std::io::IoSliceMut::new(&mut right)];
+            if preadv2(&self.fd, &mut into, here, ReadWriteFlags::NOWAIT).is_err() {
+                inner.surplus += 1;
+            }
+        }
     }
 }
 
@@ -166,6 +175,22 @@ mod tests {
         assert_eq!(q.take(|_| ()), Ok(3));
         assert_eq!(q.take(|_| ()), Ok(4));
         assert_eq!(q.take(|_| ()), Err(Errno::AGAIN));
+    }
+
+    #[test]
+    fn a_blocking_descriptor_is_not_readable_for_what_was_removed() {
+        let q = EventQueue::new().unwrap();
+        for i in 0..3 {
+            q.push_if(i, || true);
+        }
+        q.remove(|&i| i != 1);
+        assert!(readable(&q));
+        assert_eq!(q.take(|_| ()), Ok(1));
+        assert!(!readable(&q));
+        q.push_if(5, || true);
+        assert!(readable(&q));
+        q.remove(|_| true);
+        assert!(!readable(&q));
     }
 
     #[test]

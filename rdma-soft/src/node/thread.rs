@@ -92,7 +92,20 @@ pub(super) fn spawn(node: Arc<Node>, link: Arc<UdpLink>) -> Result<JoinHandle<()
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))
 }
 
+/// A device whose thread died of a fault of its own would look alive and answer nobody: end the
+/// process instead, as a panic under a call from C does.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
 fn run(node: &Node, link: &UdpLink) {
+    let _guard = AbortOnPanic;
     let sleeper = &node.sleeper;
     // Short waits are meant; where the kernel does not know finer timers they are longer.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1000));

@@ -125,6 +125,33 @@ pub(crate) fn set_udp_flag(socket: BorrowedFd<'_>, flag: c_int) -> Result<(), Er
     }
 }
 
+/// Datagrams that the kernel dropped because the socket's buffer was full (`sock_diag(7)`,
+/// `SK_MEMINFO_DROPS`); 0 where the kernel does not tell.
+pub(crate) fn socket_drops(socket: BorrowedFd<'_>) -> u64 {
+    /// `SO_MEMINFO` of `asm-generic/socket.h`, and an index of `linux/sock_diag.h`.
+    const SO_MEMINFO: c_int = 55;
+    const SK_MEMINFO_DROPS: usize = 8;
+    let mut info = [0u32; SK_MEMINFO_DROPS + 1];
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: `info` has room for `len` bytes, and the kernel writes no more than that; any bytes
+    // are valid integers.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_MEMINFO,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    let told = result == 0 && len as usize == size_of_val(&info);
+    if told {
+        info[SK_MEMINFO_DROPS].into()
+    } else {
+        0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,5 +176,22 @@ mod tests {
             Err(Errno::FAULT),
             "read-only memory"
         );
+    }
+
+    #[test]
+    fn what_a_full_socket_drops_is_told() {
+        use std::os::fd::AsFd;
+        let to = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        to.set_nonblocking(true).unwrap();
+        let from = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert_eq!(socket_drops(to.as_fd()), 0);
+        let sent = 20_000u64;
+        for _ in 0..sent {
+            from.send_to(&[0; 4096], to.local_addr().unwrap()).unwrap();
+        }
+        let mut buffer = [0; 4096];
+        let received = std::iter::from_fn(|| to.recv(&mut buffer).ok()).count() as u64;
+        assert!(received < sent, "the buffer held them all");
+        assert_eq!(socket_drops(to.as_fd()), sent - received);
     }
 }
