@@ -98,7 +98,8 @@ pub fn listen(address: impl ToSocketAddrs) -> Result<Listener, ExchangeError> {
     })
 }
 
-/// Connects to a listening peer. `limit` bounds this call and every later step of the channel.
+/// Connects to a listening peer. `limit` bounds this call and every later step of the channel, but not the system's
+/// look-up of a host name: give a [`SocketAddr`] where that matters.
 ///
 /// # Errors
 /// The address does not resolve, nobody listens there, or no answer within `limit`.
@@ -112,9 +113,10 @@ pub fn connect(address: impl ToSocketAddrs, limit: Duration) -> Result<Channel, 
             .collect::<Vec<_>>()
             .join(" or ");
         let mut last = io::Error::new(ErrorKind::NotFound, "no address");
-        for address in addresses {
-            let left = until
-                .saturating_duration_since(Instant::now())
+        for (tried, &address) in addresses.iter().enumerate() {
+            // An address that does not answer leaves the others their share of the time.
+            let others = u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
+            let left = (until.saturating_duration_since(Instant::now()) / others)
                 .max(Duration::from_millis(1));
             match TcpStream::connect_timeout(&address, left) {
                 Ok(stream) => return Ok((stream, address)),
@@ -221,16 +223,19 @@ impl AsFd for Listener {
     }
 }
 
-/// Waits until `fd` is ready. `false`: it was not, until `until`.
+/// Waits until `fd` is ready. `false`: `until` has come, and the caller has looked at `fd` just before.
 fn wait(fd: BorrowedFd<'_>, flags: PollFlags, until: Instant) -> io::Result<bool> {
     loop {
         let left = until.saturating_duration_since(Instant::now());
+        // Also when it is ready: a peer that always has one byte more must not keep a step going.
+        if left.is_zero() {
+            return Ok(false);
+        }
         let timeout = Timespec {
             tv_sec: left.as_secs().min(1 << 30) as i64,
             tv_nsec: left.subsec_nanos().into(),
         };
         match poll(&mut [PollFd::from_borrowed_fd(fd, flags)], Some(&timeout)) {
-            Ok(0) if left.is_zero() => return Ok(false),
             Ok(0) | Err(rustix::io::Errno::INTR) => {}
             Ok(_) => return Ok(true),
             Err(error) => return Err(error.into()),
@@ -355,7 +360,9 @@ impl Channel {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     // Two ends that both send before they read must not wait for each other.
                     self.fill()?;
-                    let ready = wait(self.stream.as_fd(), PollFlags::OUT | PollFlags::IN, until);
+                    let mut flags = PollFlags::OUT;
+                    flags.set(PollFlags::IN, self.room() > 0);
+                    let ready = wait(self.stream.as_fd(), flags, until);
                     if !ready.map_err(|e| self.lost(e))? {
                         return Err(self.timed_out(kind));
                     }
@@ -388,13 +395,16 @@ impl Channel {
         }
     }
 
+    /// Bytes that the inbox still takes.
+    fn room(&self) -> usize {
+        (HEADER + MAX_MESSAGE).saturating_sub(self.inbox.len())
+    }
+
     /// Takes what has arrived into the inbox, up to one frame of the greatest length; more stays with the system.
     fn fill(&mut self) -> Result<(), ExchangeError> {
         let mut chunk = [0u8; 4096];
         loop {
-            let room = (HEADER + MAX_MESSAGE)
-                .saturating_sub(self.inbox.len())
-                .min(chunk.len());
+            let room = self.room().min(chunk.len());
             if room == 0 {
                 return Ok(());
             }

@@ -150,3 +150,68 @@ fn accept_gives_up() {
         "{error}"
     );
 }
+
+/// Such a peer has always something to read, and never takes anything.
+#[test]
+fn a_peer_that_floods_and_never_reads_cannot_keep_a_send_going() {
+    let listener = listen("127.0.0.1:0").unwrap();
+    let mut flood = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let mut channel = listener.accept(Duration::from_millis(300)).unwrap();
+    flood.set_nonblocking(true).unwrap();
+    let (say, hear) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let error = loop {
+            if let Err(error) = channel.send(&[0; MAX_MESSAGE]) {
+                break error;
+            }
+        };
+        let _ = say.send(error);
+    });
+    let until = Instant::now() + LIMIT;
+    let error = loop {
+        let _ = flood.write(&[3; MAX_MESSAGE]);
+        match hear.recv_timeout(Duration::from_millis(10)) {
+            Ok(error) => break error,
+            Err(_) if Instant::now() < until => {}
+            Err(_) => panic!("the send goes on for ever"),
+        }
+    };
+    assert!(matches!(error, ExchangeError::TimedOut { .. }), "{error:?}");
+}
+
+/// Two addresses: nobody answers at the first (its queue of connections is full), the second is a good one.
+#[test]
+fn an_address_that_does_not_answer_leaves_time_for_the_next() {
+    let silent = full_listener();
+    let listener = listen("127.0.0.1:0").unwrap();
+    let addresses = [silent.address, listener.local_addr().unwrap()];
+    let limit = Duration::from_secs(2);
+    let begin = Instant::now();
+    let channel = connect(&addresses[..], limit).unwrap();
+    assert_eq!(channel.peer_addr(), addresses[1]);
+    assert!(begin.elapsed() < limit);
+}
+
+/// A socket whose queue of connections is full, so that the system leaves further ones without an answer.
+struct Full {
+    address: SocketAddr,
+    _socket: TcpListener,
+    _waiting: Vec<TcpStream>,
+}
+
+fn full_listener() -> Full {
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    // A second listen(2) only changes the length of the queue.
+    rustix::net::listen(&socket, 0).unwrap();
+    let address = socket.local_addr().unwrap();
+    let mut waiting = Vec::new();
+    while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(100)) {
+        waiting.push(stream);
+        assert!(waiting.len() < 100, "the queue never fills");
+    }
+    Full {
+        address,
+        _socket: socket,
+        _waiting: waiting,
+    }
+}
