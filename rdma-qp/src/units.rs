@@ -93,7 +93,8 @@ impl fmt::Display for Psn {
 pub struct RetryCount(u8);
 
 impl RetryCount {
-    /// The largest count, 7.
+    /// The largest count, 7. The kernel's rxe takes it for ever (`rxe_comp.c`, `rxe_completer`): there a dead peer is an
+    /// error with 6 or less only.
     pub const MAX: RetryCount = RetryCount(7);
 
     /// A count from its value.

@@ -183,7 +183,8 @@ impl<T: Transport> Qp<T> {
     /// # Errors
     /// The library refused.
     pub fn query(&self) -> Result<QpSnapshot, QueryQpError> {
-        let result = self.handle.query(ibv_qp_attr_mask::all());
+        // rdma-core asks the kernel for the bits up to IBV_QP_DEST_QPN and refuses others (cmd.c, ibv_cmd_query_qp).
+        let result = self.handle.query(ibv_qp_attr_mask::all() - IBV_QP_RATE_LIMIT);
         let (attr, _) = result.map_err(|source| QueryQpError {
             qp: self.info.name(),
             source,

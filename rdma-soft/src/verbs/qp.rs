@@ -185,9 +185,14 @@ pub(super) unsafe extern "C" fn modify_qp(
 pub(super) unsafe extern "C" fn query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
-    _attr_mask: c_int,
+    attr_mask: c_int,
     init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
+    // What rdma-core answers for every device of the kernel (cmd.c, ibv_cmd_query_qp).
+    let standard = (IBV_QP_DEST_QPN.bits() << 1) - 1;
+    if attr_mask as u32 & !standard != 0 {
+        return Errno::OPNOTSUPP.raw_os_error();
+    }
     // SAFETY: a QP that the application got from a verbs provider and has not destroyed.
     let soft = match unsafe { object::soft(qp) } {
         Ok(_) if attr.is_null() || init_attr.is_null() => return Errno::INVAL.raw_os_error(),

@@ -434,8 +434,9 @@ pub fn qpn(qp: *mut ibv_qp) -> u32 {
 
 pub fn query(qp: *mut ibv_qp) -> (ibv_qp_attr, ibv_qp_init_attr) {
     let (mut attr, mut init) = (ibv_qp_attr::zeroed(), ibv_qp_init_attr::zeroed());
+    let mask = (ibv_qp_attr_mask::all() - IBV_QP_RATE_LIMIT).bits() as c_int;
     // SAFETY: the callers' QPs are live, both places are writable.
-    let result = unsafe { verbs().query_qp(qp, &mut attr, c_int::MAX, &mut init) };
+    let result = unsafe { verbs().query_qp(qp, &mut attr, mask, &mut init) };
     assert_eq!(result, 0);
     (attr, init)
 }

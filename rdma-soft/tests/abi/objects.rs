@@ -431,6 +431,13 @@ fn null_is_an_error_everywhere() {
         assert_eq!(v.modify_qp(null_mut(), null_mut(), 0), EINVAL);
         assert_eq!(v.modify_qp(x.qp, null_mut(), 1), EINVAL);
         assert_eq!(v.query_qp(x.qp, null_mut(), 0, null_mut()), EINVAL);
+        let (mut attr, mut init) = (ibv_qp_attr::zeroed(), ibv_qp_init_attr::zeroed());
+        let beyond = IBV_QP_RATE_LIMIT.bits() as c_int;
+        assert_eq!(
+            v.query_qp(x.qp, &mut attr, beyond, &mut init),
+            EOPNOTSUPP,
+            "as rdma-core says for every device"
+        );
         assert_eq!(v.destroy_qp(null_mut()), EINVAL);
         assert_eq!(ops::ibv_poll_cq(x.scq, 1, null_mut()), -EINVAL);
         assert_eq!(ops::ibv_poll_cq(x.scq, -1, null_mut()), -EINVAL);
