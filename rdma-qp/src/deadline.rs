@@ -22,6 +22,14 @@ impl Deadline {
         self.0.is_some_and(|at| Instant::now() >= at)
     }
 
+    /// This one, or `from_now` if that comes earlier.
+    pub(crate) fn at_most(self, from_now: Duration) -> Deadline {
+        match (self.0, Instant::now().checked_add(from_now)) {
+            (Some(own), Some(other)) => Deadline(Some(own.min(other))),
+            (own, other) => Deadline(own.or(other)),
+        }
+    }
+
     /// Time left: zero when it has come, `None` when there is no limit.
     pub fn remaining(self) -> Option<Duration> {
         self.0

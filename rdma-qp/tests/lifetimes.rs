@@ -22,8 +22,8 @@ fn device() -> Device {
     Device::open(&fake::verbs(), "fake0").unwrap()
 }
 
-/// A QP with one send and one receive outstanding, and all that it needs.
-fn things() -> Vec<Thing> {
+/// A domain with a region, and a CQ with a channel.
+fn with_channel() -> (Device, Pd, Cq, Mr) {
     let device = device();
     let (pd, cq) = (
         device.alloc_pd().unwrap(),
@@ -32,6 +32,12 @@ fn things() -> Vec<Thing> {
     let mr = pd
         .register(Memory::zeroed(64), Access::LOCAL_WRITE)
         .unwrap();
+    (device, pd, cq, mr)
+}
+
+/// A QP with one send and one receive outstanding, and all that it needs.
+fn things() -> Vec<Thing> {
+    let (device, pd, cq, mr) = with_channel();
     let mut qp = pd.rc(&cq).create().unwrap();
     qp.to(ToInit {
         port: 1,
@@ -492,14 +498,7 @@ fn flushes_refer_to_the_failure_that_they_come_from() {
 #[test]
 fn a_completion_in_the_gap_between_poll_and_arm_is_found() {
     let fake = Fake::new();
-    let device = device();
-    let (pd, cq) = (
-        device.alloc_pd().unwrap(),
-        device.create_event_cq(64).unwrap(),
-    );
-    let mr = pd
-        .register(Memory::zeroed(64), Access::LOCAL_WRITE)
-        .unwrap();
+    let (_device, pd, cq, mr) = with_channel();
     let mut qp = pd.rc(&cq).create().unwrap();
     let ticket = qp.recv(mr.all()).unwrap();
     let id = fake.recv_id(qp.qp_num(), 0);
@@ -514,6 +513,48 @@ fn a_completion_in_the_gap_between_poll_and_arm_is_found() {
     fake.state().in_the_gap.push(wc(id, IBV_WC_SUCCESS));
     assert_eq!(cq.arm().unwrap(), Armed::Ready);
     assert!(cq.poll().unwrap().is_some());
+}
+
+/// No event ever comes of a QP that is destroyed.
+#[test]
+fn a_sleeping_wait_ends_when_another_thread_destroys_the_qp() {
+    let _fake = Fake::new();
+    let (_device, pd, cq, mr) = with_channel();
+    let mut qp = pd.rc(&cq).create().unwrap();
+    let ticket = qp.recv(mr.all()).unwrap();
+    let waiting = std::thread::spawn(move || cq.wait(&ticket, std::time::Duration::from_secs(20)));
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    drop(qp);
+    let ended = waiting.join().unwrap();
+    assert!(
+        matches!(ended, Err(WaitError::Discarded(t)) if t == ticket),
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn a_failure_is_never_explained_with_the_qp_that_took_its_place() {
+    let Bench {
+        fake,
+        pd,
+        cq,
+        mut qp,
+        mr,
+    } = bench();
+    qp.send(mr.all()).unwrap();
+    let number = qp.qp_num();
+    fake.complete(0, wc(fake.send_id(number, 0), IBV_WC_RETRY_EXC_ERR));
+    let failed = cq.poll().unwrap().unwrap();
+    let before = cq.explain(&failed).unwrap();
+    assert_eq!((before.qp_num, before.account.failed), (number, 1));
+    drop(qp);
+    let mut new = pd.rc(&cq).send_depth(8).recv_depth(8).create().unwrap();
+    assert_ne!(new.qp_num(), number);
+    new.send(mr.all()).unwrap();
+    let report = cq.explain(&failed).unwrap();
+    assert_eq!(report.status, IBV_WC_RETRY_EXC_ERR);
+    assert_eq!(report.qp, format!("QP {number:#x}"));
+    assert_eq!(report.account, rdma_qp::Account::default());
 }
 
 #[test]

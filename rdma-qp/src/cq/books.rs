@@ -132,7 +132,9 @@ pub(super) fn report(
     done: &Completion,
     failure: Failure,
 ) -> FailureReport {
-    let entry = find(table, done.ticket.wr_id());
+    // The slot may have got another QP since, and the QP another peer: both are not what failed.
+    let entry = find(table, done.ticket.wr_id())
+        .filter(|entry| !entry.queue.is_stale(done.ticket.sequence()));
     FailureReport::new(
         done,
         failure,

@@ -269,7 +269,8 @@ impl Cq {
 
 impl Cq {
     /// All that the library knows about a failed request: which operation, towards whom, and what the usual cause is.
-    /// `None`: the completion is no failure, or not of this CQ.
+    /// `None`: the completion is no failure, or not of this CQ. Ask before the QP is reset or destroyed: afterwards its
+    /// path and its books are gone, and the report has only what the completion itself says.
     pub fn explain(&self, completion: &Completion) -> Option<FailureReport> {
         let failure = completion.outcome.err()?;
         let poller = self.poller.borrow();

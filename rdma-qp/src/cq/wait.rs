@@ -1,10 +1,15 @@
 //! Waiting for one request, or for any.
 
+use std::time::Duration;
+
 use super::books::{find, release, report};
 use super::{Armed, Completion, Cq, PollError, Success, Ticket};
 use crate::deadline::Deadline;
 use crate::report::FailureReport;
 use crate::wr_id::QueueKind;
+
+/// A QP that another thread resets or destroys wakes nobody: so long may it take until a wait for its request ends.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Waiting for one request did not end with its success.
 #[derive(Debug, thiserror::Error)]
@@ -71,7 +76,7 @@ impl Cq {
                 if let Some(result) = self.look_for(ticket)? {
                     return result;
                 }
-                if !self.sleep(deadline)? {
+                if !self.sleep(deadline.at_most(LOOK_AGAIN))? && deadline.passed() {
                     return self
                         .look_for(ticket)?
                         .unwrap_or_else(|| Err(self.too_late(ticket)));
@@ -184,7 +189,7 @@ impl Nap {
         match self.turns {
             0..64 => std::hint::spin_loop(),
             64..2048 => std::thread::yield_now(),
-            _ => std::thread::sleep(std::time::Duration::from_micros(50)),
+            _ => std::thread::sleep(Duration::from_micros(50)),
         }
         // A look at the clock costs about as much as a poll: do it now and then while busy.
         (self.turns.is_multiple_of(32) || self.turns >= 2048) && deadline.passed()
