@@ -72,7 +72,7 @@ pub(super) struct RoundTrip {
 
 impl RoundTrip {
     /// Shortest wait before a probe: a peer may be off the processor for a while.
-    const SHORTEST: Duration = Duration::from_millis(1);
+    const SHORTEST: Duration = Duration::from_millis(4);
     /// Probes between two signs of progress.
     const MOST_PROBES: u32 = 8;
 
