@@ -1,6 +1,6 @@
 # What the guest's scripts share. PATH has the programs of this project first.
 PATH=/extra/bin:$PATH
-passed=0 failed=0 skipped=0
+passed=0 failed=0 skipped=0 expected=0
 
 # check NAME COMMAND..: runs it, says how it came out and, where it failed, what it said.
 check() {
@@ -18,7 +18,7 @@ check() {
 
 # finish: the tally of all checks; the script's status.
 finish() {
-    echo "tally: $passed passed, $failed failed, $skipped skipped, 0 expected differences"
+    echo "tally: $passed passed, $failed failed, $skipped skipped, $expected expected differences"
     [ $failed = 0 ]
     exit
 }
