@@ -46,7 +46,12 @@ fn main() -> ExitCode {
             if !matches!(failure, Failure::OutputClosed) {
                 let style = term::Style::of(&io::stderr());
                 // Where not even this can be written, the status still tells.
-                let _ = writeln!(io::stderr(), "{} {failure}", style.red("qp:"));
+                let _ = writeln!(
+                    io::stderr(),
+                    "{} {}",
+                    style.red("qp:"),
+                    term::Harmless(&failure)
+                );
             }
             failure.status()
         }

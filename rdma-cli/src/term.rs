@@ -48,6 +48,29 @@ impl Style {
     }
 }
 
+/// A text that somebody else may have made, such as a name or what a peer says: control characters, by which it could
+/// command the terminal, are shown as escapes.
+#[derive(Debug)]
+pub struct Harmless<T>(pub T);
+
+impl<T: fmt::Display> fmt::Display for Harmless<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use fmt::Write as _;
+        write!(Escaping(f), "{}", self.0)
+    }
+}
+
+struct Escaping<'a, 'f>(&'a mut fmt::Formatter<'f>);
+
+impl fmt::Write for Escaping<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        text.chars().try_for_each(|char| match char {
+            control if control.is_control() => write!(self.0, "{}", control.escape_default()),
+            other => self.0.write_char(other),
+        })
+    }
+}
+
 /// A text in a style. Width and alignment of the format apply to the text alone.
 #[derive(Debug)]
 pub struct Styled<T> {
@@ -65,5 +88,19 @@ impl<T: fmt::Display> fmt::Display for Styled<T> {
                 f.write_str("\x1b[0m")
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        let evil = "a\x1b]0;owned\x07\u{9b}2J\r\nb é → \t";
+        assert_eq!(
+            Harmless(evil).to_string(),
+            "a\\u{1b}]0;owned\\u{7}\\u{9b}2J\\r\\nb é → \\t"
+        );
     }
 }

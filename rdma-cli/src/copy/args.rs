@@ -34,9 +34,10 @@ pub struct Args {
     /// Replace a file that exists; to be given where it is received
     #[arg(long)]
     force: bool,
-    /// Print a report for machines: one JSON object on standard output, everything else on standard error
+    /// Print a report for machines: one JSON object on standard output, everything else on standard error; of a failure
+    /// it has the `error`
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 
     #[command(flatten)]
     device: DeviceArgs,

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use rdma_qp::exchange::tcp::Channel;
 use rdma_qp::exchange::{Exchange as _, ExchangeError};
 use rdma_qp::{
-    Armed, Completion, Endpoint, NOTHING, Peer, PostError, RemoteAddr, RemoteRegion, Success,
-    Ticket, ToErr,
+    Armed, Completion, Endpoint, NOTHING, Peer, PostError, QueueKind, RemoteAddr, RemoteRegion,
+    Success, Ticket, ToErr,
 };
 
 use super::end::{LocalEnd, RECEIVES, told};
@@ -145,7 +145,13 @@ impl Connection {
             }
             let success = self.succeeded(&done)?;
             let Some(imm) = success.imm else {
-                return Ok(Some(Event::Sent));
+                if done.queue == QueueKind::Send {
+                    return Ok(Some(Event::Sent));
+                }
+                let role = self.role;
+                return Err(Failure::told(format!(
+                    "the {role} sent a message without a number: is it the same release of qp?"
+                )));
             };
             self.end.qp.recv(NOTHING).map_err(told)?;
             return Ok(Some(Event::Came {

@@ -35,12 +35,27 @@ use interrupt::Interrupt;
 use report::{Report, short};
 
 use crate::failure::Failure;
+use crate::term::Harmless;
 
 /// Runs the command.
 ///
 /// # Errors
 /// The file did not arrive; nothing is left under its final name then.
 pub fn run(args: Args) -> Result<(), Failure> {
+    let json = args.json;
+    let ended = run_plan(args);
+    if let Err(failure) = &ended
+        && json
+        && !matches!(failure, Failure::OutputClosed)
+    {
+        // People read it on standard error, whether or not this can be written.
+        let error = serde_json::json!({ "error": failure.to_string() });
+        let _ = writeln!(io::stdout(), "{error}");
+    }
+    ended
+}
+
+fn run_plan(args: Args) -> Result<(), Failure> {
     let plan = args.plan()?;
     let sink = match (plan.child, plan.json) {
         (true, _) => Sink::Parent,
@@ -167,7 +182,7 @@ fn receive(
         console.line(format_args!(
             "{LISTENING}{} for one file into {}",
             style.bold(listening),
-            place.display()
+            Harmless(place.display())
         ));
         describe(plan, &end, console);
     }
@@ -184,8 +199,8 @@ fn introduce(plan: &Plan, source: &Source, destination: &str, end: &LocalEnd, co
     let size = BinaryBytes(source.size);
     console.line(format_args!(
         "{} ({size}) → {}",
-        style.bold(name),
-        style.bold(destination)
+        style.bold(Harmless(name)),
+        style.bold(Harmless(destination))
     ));
     describe(plan, end, console);
 }

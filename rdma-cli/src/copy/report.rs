@@ -7,7 +7,7 @@ use indicatif::{BinaryBytes, HumanCount};
 use rdma_soft::Snapshot;
 use serde::{Deserialize, Serialize};
 
-use crate::term::Style;
+use crate::term::{Harmless, Style};
 
 /// One end of a copy that succeeded.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -143,7 +143,7 @@ impl Report {
             "  {} {verify}",
             style.dim(format!(
                 "of {}, synced and read back from its disk in",
-                self.destination
+                Harmless(&self.destination)
             ))
         ));
         for (name, end) in [("sender", &self.sender), ("receiver", &self.receiver)] {

@@ -110,6 +110,62 @@ fn noise_on_the_control_channel_ends_the_receiver_with_a_reason() {
     }
 }
 
+/// A machine that reads standard output finds there why there is no report.
+#[test]
+fn failures_are_told_to_machines_too() {
+    let scratch = Scratch::new();
+    for words in [
+        &["--json", "missing", "never"][..],
+        &["--json", "only-one-path"],
+    ] {
+        let mut command = command(words);
+        command.current_dir(scratch.at(""));
+        let ended = run(command);
+        let said = refused(&ended, &["qp: "]);
+        let told: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+        assert_eq!(
+            told["error"].as_str().unwrap(),
+            said.trim_end().strip_prefix("qp: ").unwrap()
+        );
+    }
+}
+
+/// The frame of a message on the control channel: kind 3, length, body.
+fn frame(message: &str) -> Vec<u8> {
+    let mut frame = vec![3];
+    frame.extend((message.len() as u32).to_be_bytes());
+    frame.extend(message.as_bytes());
+    frame
+}
+
+#[test]
+fn what_a_peer_says_does_not_command_the_terminal() {
+    let scratch = Scratch::new();
+    let source = scratch.file("source", b"x");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let sender = command([source.as_os_str(), address.as_ref()])
+        .spawn()
+        .unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    let evil = r#"{"say":"failed","why":"no\u001b[2J\u0007"}"#;
+    stream.write_all(&frame(evil)).unwrap();
+    let said = refused(&finish(sender), &["at the receiver", "no\\u{1b}[2J\\u{7}"]);
+    assert!(!said.contains(['\x1b', '\x07']), "{said:?}");
+
+    let inbox = scratch.directory("inbox");
+    let name = "evil\x1b[2J";
+    fs::write(inbox.join(name), "old").unwrap();
+    let (receiver, address) = listen(&inbox);
+    let source = scratch.file(name, b"new");
+    refused(
+        &run(command([source.as_os_str(), address.as_ref()])),
+        &["exists"],
+    );
+    let said = refused(&finish(receiver), &["exists", "evil\\u{1b}[2J"]);
+    assert!(!said.contains('\x1b'), "{said:?}");
+}
+
 /// A small file system of one's own, where the system lets us make one.
 #[test]
 fn a_full_disk_is_told_to_the_user_and_leaves_nothing() {

@@ -7,7 +7,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Advice, CWD, FlockOperation, RenameFlags, fadvise, flock, renameat_with};
+use rustix::fs::{
+    Advice, CWD, FlockOperation, Mode, OFlags, RenameFlags, fadvise, flock, renameat_with,
+};
 use rustix::io::Errno;
 
 use super::{CHUNK, Digest, Summing, holes::next_data};
@@ -30,9 +32,15 @@ impl Target {
     /// `place` itself, or `name` in it if it is a directory.
     ///
     /// # Errors
-    /// `name` is no file name: empty, `.`, `..`, or with a slash.
+    /// `name` is no file name: empty, `.`, `..`, or with a slash; or `place` ends in a slash and is no directory.
     pub fn new(place: &Path, name: &OsStr, force: bool) -> Result<Target, String> {
         if !place.is_dir() {
+            if place.as_os_str().as_bytes().ends_with(b"/") {
+                return Err(format!(
+                    "{} is not a directory: create it first, or leave out the slash for a file of that name",
+                    place.display()
+                ));
+            }
             return Ok(Target {
                 path: place.to_owned(),
                 force,
@@ -144,8 +152,11 @@ impl Target {
             let name = entry.file_name();
             let number = name.as_bytes().strip_prefix(prefix.as_bytes());
             let ours = number.is_some_and(|n| !n.is_empty() && n.iter().all(u8::is_ascii_digit));
+            // Whoever may write to the directory may have put something else there, such as a pipe, whose opening waits.
+            let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             if ours
-                && let Ok(file) = File::open(entry.path())
+                && entry.file_type().is_ok_and(|kind| kind.is_file())
+                && let Ok(file) = rustix::fs::open(entry.path(), flags, Mode::empty())
                 && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
             {
                 let _ = fs::remove_file(entry.path());

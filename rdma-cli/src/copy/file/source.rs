@@ -18,6 +18,8 @@ pub struct Source {
     pub size: u64,
     /// Its permission bits.
     pub mode: u32,
+    /// When it was last written, at the time when it was opened.
+    written: (i64, i64),
 }
 
 /// What [`Source::read`] gives, in order.
@@ -85,6 +87,7 @@ impl Source {
             path: path.to_owned(),
             size: about.len(),
             mode: about.mode() & 0o777,
+            written: (about.mtime(), about.mtime_nsec()),
         })
     }
 
@@ -137,7 +140,15 @@ impl Source {
                 return;
             }
         }
-        give(Piece::End(sum.done()));
+        give(match self.file.metadata() {
+            Ok(now) if (now.mtime(), now.mtime_nsec()) == self.written => Piece::End(sum.done()),
+            // The digest would be right, of a content that the file never had.
+            Ok(_) => Piece::Failed(format!(
+                "{} was written to while it was copied: copy it when nobody writes it",
+                self.path.display()
+            )),
+            Err(error) => Piece::Failed(self.broken(self.size, &error)),
+        });
     }
 
     fn broken(&self, at: u64, error: &io::Error) -> String {

@@ -250,6 +250,45 @@ fn remains_of_killed_processes_are_swept_and_those_at_work_are_not() {
     );
 }
 
+/// Opening a pipe waits for somebody who writes to it.
+#[test]
+fn a_pipe_with_the_name_of_remains_is_left_alone() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let scratch = Scratch::new("pipe");
+    let pipe = scratch.at(".copy.qp-copy-1");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
+    let (done, ended) = std::sync::mpsc::channel();
+    let path = scratch.at("copy");
+    std::thread::spawn(move || {
+        let (_, partial) = target(&path, false).create(0o600).unwrap();
+        done.send(partial.publish()).unwrap();
+    });
+    let ended = ended.recv_timeout(std::time::Duration::from_secs(10));
+    ended.expect("it waits for the pipe").unwrap();
+    assert_eq!(scratch.names(), [".copy.qp-copy-1", "copy"]);
+}
+
+#[test]
+fn a_source_that_is_written_meanwhile_is_no_whole_file() {
+    let scratch = Scratch::new("written");
+    let path = scratch.at("source");
+    fs::write(&path, vec![1; 3 * CHUNK]).unwrap();
+    let source = Source::open(&path).unwrap();
+    // The clock of a file system is coarse.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let writer = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    writer.write_all_at(&[2], 0).unwrap();
+    let (_, end, _) = read(&source);
+    assert!(end.unwrap_err().contains("written to while"));
+}
+
+#[test]
+fn a_slash_at_the_end_asks_for_a_directory() {
+    let scratch = Scratch::new("slash");
+    let why = Target::new(&scratch.at("no/"), OsStr::new("name"), false).unwrap_err();
+    assert!(why.contains("not a directory"), "{why}");
+}
+
 #[test]
 fn names_from_the_peer_stay_in_the_directory() {
     let scratch = Scratch::new("names");
