@@ -15,6 +15,8 @@ cd "$root" || exit 1
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target}
 export CARGO_TERM_COLOR=never PYTHONDONTWRITEBYTECODE=1 RUST_BACKTRACE=1
 export QP="$CARGO_TARGET_DIR/release/qp" QP_SCRATCH="$CARGO_TARGET_DIR/ci"
+# A machine that builds once and forgets needs neither incremental builds nor full debug information.
+[[ ${CI:-} == true ]] && export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=line-tables-only
 PATH=$PATH:/usr/sbin:/sbin
 work=$CARGO_TARGET_DIR/ci
 logs=$work/logs
