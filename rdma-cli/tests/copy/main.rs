@@ -2,5 +2,6 @@
 
 mod arrives;
 mod dies;
+mod hostile;
 mod refused;
 mod run;
