@@ -1,7 +1,7 @@
 //! The receiving process that `qp copy SRC DST` starts.
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write as _};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -26,6 +26,36 @@ const OWN: [&str; 4] = [
     "RDMA_SOFT_PCAP",
 ];
 
+/// A secret for one copy. The port of the receiver is open to every user of this machine: the secret, which goes to it
+/// through a pipe, keeps others from writing to the destination.
+///
+/// # Errors
+/// The system has no random bytes.
+pub fn new_secret() -> Result<String, Failure> {
+    let mut bytes = [0u8; 16];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| Failure::told(format!("no random secret: {error}")))?;
+    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
+}
+
+/// The secret that the process which started this one gave to it.
+///
+/// # Errors
+/// It gave none.
+pub fn given_secret() -> Result<String, Failure> {
+    let mut secret = String::new();
+    std::io::stdin()
+        .lock()
+        .read_line(&mut secret)
+        .map_err(told)?;
+    match secret.trim_end() {
+        "" => Err(Failure::told(
+            "a receiver is started as a child by `qp copy SRC DST` only",
+        )),
+        secret => Ok(secret.to_owned()),
+    }
+}
+
 /// The running receiver. It ends at the latest when this is dropped.
 #[derive(Debug)]
 pub struct Child {
@@ -36,20 +66,22 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts it with `options`, to receive into `destination`; its steps appear on `console`.
+    /// Starts it with `options`, to receive into `destination` from whoever knows `secret`; its steps appear on
+    /// `console`.
     ///
     /// # Errors
     /// It cannot be started, or ends before it waits for the sender.
     pub fn start(
         options: &[OsString],
         destination: &Path,
+        secret: &str,
         console: &Arc<Console>,
     ) -> Result<Child, Failure> {
         let program = std::env::current_exe().map_err(told)?;
         let mut command = Command::new(program);
         command.args(options).arg("--").arg(destination);
         command
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         for name in OWN {
@@ -58,6 +90,10 @@ impl Child {
         let mut process = command.spawn().map_err(|error| {
             Failure::told(format!("cannot start the receiving process: {error}"))
         })?;
+        if let Some(mut input) = process.stdin.take() {
+            // A process that ends before it reads this says why by itself.
+            let _ = writeln!(input, "{secret}");
+        }
         let (output, errors) = (process.stdout.take(), process.stderr.take());
         let complaints = errors.map(|mut errors| {
             thread::spawn(move || {

@@ -33,6 +33,7 @@ use end::{LocalEnd, told};
 use file::{Source, Target};
 use interrupt::Interrupt;
 use report::{Report, short};
+use sender::Receiver;
 
 use crate::failure::Failure;
 use crate::term::Harmless;
@@ -137,9 +138,13 @@ fn both(
         &end,
         console,
     );
-    let child = Child::start(&plan.child_options(), destination, console)?;
-    let address = child.address.clone();
-    sender::send(plan, source, end, &address, interrupt, console)
+    let secret = child::new_secret()?;
+    let child = Child::start(&plan.child_options(), destination, &secret, console)?;
+    let to = Receiver {
+        address: child.address.clone(),
+        secret,
+    };
+    sender::send(plan, source, end, &to, interrupt, console)
         .map_err(|failure| child.explain(failure))
 }
 
@@ -154,7 +159,11 @@ fn send(
     let source = Source::open(source)?;
     let end = LocalEnd::open(&plan.device, plan.timing, Access::empty(), console)?;
     introduce(plan, &source, address, &end, console);
-    sender::send(plan, source, end, address, interrupt, console)
+    let to = Receiver {
+        address: address.to_owned(),
+        secret: String::new(),
+    };
+    sender::send(plan, source, end, &to, interrupt, console)
 }
 
 /// Receives from whoever comes.
@@ -186,7 +195,12 @@ fn receive(
         ));
         describe(plan, &end, console);
     }
-    receiver::receive(plan, listener, place, end, interrupt, console)
+    let secret = if plan.child {
+        child::given_secret()?
+    } else {
+        String::new()
+    };
+    receiver::receive(plan, listener, place, &secret, end, interrupt, console)
 }
 
 /// Says what is about to happen.

@@ -68,19 +68,28 @@ pub struct Offer {
     pub size: u64,
     /// Its permission bits.
     pub mode: u32,
+    /// What the receiver was told that its sender knows; empty where a file is taken from anybody.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub secret: String,
 }
 
 impl Offer {
-    /// Says why this cannot be received, if it cannot.
+    /// Says why this cannot be received by a receiver that wants to hear `secret`, if it cannot.
     ///
     /// # Errors
-    /// The peer is of another version, or the file is larger than [`LARGEST`].
-    pub fn check(&self) -> Result<(), String> {
+    /// The peer is of another version or does not know the secret, or the file is larger than [`LARGEST`].
+    pub fn check(&self, secret: &str) -> Result<(), String> {
         if (self.version, self.chunk) != (VERSION, CHUNK as u64) {
             let theirs = self.version;
             return Err(format!(
                 "the ends speak versions {theirs} and {VERSION} of the copy protocol: use the same release of qp"
             ));
+        }
+        if !secret.is_empty() && self.secret != secret {
+            return Err(
+                "somebody else came instead of the sender that this receiver was started for: nothing was received"
+                    .into(),
+            );
         }
         if self.size > LARGEST {
             return Err(format!(
@@ -180,6 +189,7 @@ mod tests {
             name,
             size: 5,
             mode: 0o644,
+            secret: String::new(),
         }
     }
 
@@ -226,13 +236,13 @@ mod tests {
 
     #[test]
     fn offers_of_other_versions_and_too_large_ones_are_refused() {
-        assert_eq!(offer().check(), Ok(()));
+        assert_eq!(offer().check(""), Ok(()));
         assert!(
             Offer {
                 version: 9,
                 ..offer()
             }
-            .check()
+            .check("")
             .unwrap_err()
             .contains("versions 9 and 1")
         );
@@ -241,7 +251,7 @@ mod tests {
                 size: LARGEST + 1,
                 ..offer()
             }
-            .check()
+            .check("")
             .unwrap_err()
             .contains("limit")
         );

@@ -30,7 +30,7 @@ const STEP: Duration = Duration::from_secs(10);
 /// How long to sleep at most while nobody comes.
 const NAP: Duration = Duration::from_secs(3600);
 
-/// Waits for one sender, and receives its file into `place`.
+/// Waits for one sender, which has to know `secret` if there is one, and receives its file into `place`.
 ///
 /// # Errors
 /// Anything that keeps the file from arriving whole; then nothing of it is left.
@@ -38,6 +38,7 @@ pub fn receive(
     plan: &Plan,
     listener: Listener,
     place: &Path,
+    secret: &str,
     end: LocalEnd,
     interrupt: Interrupt,
     console: &Console,
@@ -45,7 +46,7 @@ pub fn receive(
     let mut channel = accept(&listener, plan.child, &interrupt)?;
     // One file is received: whoever comes later is told so by the system.
     drop(listener);
-    let (offer, target) = welcome(&mut channel, place, plan.force)?;
+    let (offer, target) = welcome(&mut channel, place, secret, plan.force)?;
     let (opened, partial) = match target.create(offer.mode) {
         Ok(created) => created,
         Err(why) => return Err(refuse(&mut channel, Failure::Told(why))),
@@ -116,14 +117,19 @@ fn refuse(channel: &mut Channel, failure: Failure) -> Failure {
 }
 
 /// Hears what the sender has, and finds the place for it.
-fn welcome(channel: &mut Channel, place: &Path, force: bool) -> Result<(Offer, Target), Failure> {
+fn welcome(
+    channel: &mut Channel,
+    place: &Path,
+    secret: &str,
+    force: bool,
+) -> Result<(Offer, Target), Failure> {
     let offer = match hear(channel) {
         Ok(Message::Offer(offer)) => offer,
         Ok(other) => return Err(out_of_place(&other)),
         Err(broken) => return Err(give_reason("sender", None, broken)),
     };
     let placed = offer
-        .check()
+        .check(secret)
         .and_then(|()| Target::new(place, OsStr::from_bytes(&offer.name), force));
     match placed {
         Ok(target) => Ok((offer, target)),

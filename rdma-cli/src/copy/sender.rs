@@ -2,7 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::sync::mpsc::{self, Sender, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,16 @@ const STEP: Duration = Duration::from_secs(10);
 /// Chunks that are read ahead.
 const AHEAD: usize = 6;
 
-/// Sends `source` to the receiver that waits at `address`.
+/// Who gets the file.
+#[derive(Debug)]
+pub struct Receiver {
+    /// Where it waits.
+    pub address: String,
+    /// What it wants to hear first; empty for one that takes a file from anybody.
+    pub secret: String,
+}
+
+/// Sends `source` to the receiver `to`.
 ///
 /// # Errors
 /// Anything that keeps the file from arriving whole.
@@ -33,12 +42,12 @@ pub fn send(
     plan: &Plan,
     source: Source,
     end: LocalEnd,
-    address: &str,
+    to: &Receiver,
     interrupt: Interrupt,
     console: &Console,
 ) -> Result<Report, Failure> {
-    let mut channel = tcp::connect(address, STEP).map_err(told)?;
-    let destination = match introduce(&mut channel, &source) {
+    let mut channel = tcp::connect(&*to.address, STEP).map_err(told)?;
+    let destination = match introduce(&mut channel, &source, &to.secret) {
         Ok(path) => path,
         Err(broken) => return Err(give_reason("receiver", None, broken)),
     };
@@ -83,7 +92,7 @@ pub fn send(
 }
 
 /// Offers the file; gives the path that the receiver will have it under.
-fn introduce(channel: &mut Channel, source: &Source) -> Result<String, Broken> {
+fn introduce(channel: &mut Channel, source: &Source, secret: &str) -> Result<String, Broken> {
     let offer = Offer {
         version: VERSION,
         chunk: CHUNK as u64,
@@ -93,6 +102,7 @@ fn introduce(channel: &mut Channel, source: &Source) -> Result<String, Broken> {
             .unwrap_or_default(),
         size: source.size,
         mode: source.mode,
+        secret: secret.to_owned(),
     };
     say(channel, &Message::Offer(offer))?;
     match hear(channel)? {
@@ -107,7 +117,7 @@ struct Sending<'a> {
     console: &'a Console,
     progress: Arc<Progress>,
     /// Chunks that were read, in order.
-    pieces: Receiver<Piece>,
+    pieces: mpsc::Receiver<Piece>,
     /// Their buffers, on the way back to the reader.
     spare: Sender<Vec<u8>>,
     /// Rung by the reader.

@@ -1,6 +1,7 @@
 //! Peers that speak the protocol and break its promises.
 
 use std::fs;
+use std::process::Stdio;
 
 use rdma_qp::exchange::Exchange as _;
 use rdma_qp::exchange::tcp::{self, Channel};
@@ -135,4 +136,23 @@ fn senders_that_break_the_protocol_end_the_receiver_and_leave_nothing() {
         peer.say(r#"{"say":"sent","chunks":1,"sha256":"00"}"#);
     };
     sender(size, liar, &["not what was sent", "1 of 1 chunks"]);
+}
+
+/// The port of a receiver that `qp copy SRC DST` started is open to every user of the machine.
+#[test]
+fn a_stranger_cannot_write_to_the_destination_of_a_local_copy() {
+    let scratch = Scratch::new();
+    let (_, destination) = (scratch.directory("place"), scratch.at("place/copy"));
+    let mut command = command(["--listen=127.0.0.1:0", "--child"]);
+    command.arg(&destination).stdin(Stdio::piped());
+    let (child, address) = wait_for_it(command, "known to the sender");
+    let mut channel = tcp::connect(&*address, LIMIT).unwrap();
+    let offer = serde_json::json!({
+        "say": "offer", "version": 1, "chunk": CHUNK, "name": b"file", "size": 0, "mode": 0o644
+    });
+    channel.send(offer.to_string().as_bytes()).unwrap();
+    let answer = String::from_utf8(channel.recv().unwrap()).unwrap();
+    assert!(answer.contains("somebody else came"), "{answer}");
+    refused(&finish(child), &["somebody else came"]);
+    assert!(names(&scratch.at("place")).is_empty());
 }

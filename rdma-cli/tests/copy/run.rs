@@ -1,7 +1,7 @@
 //! Running the command, and looking at what it left.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -120,28 +120,32 @@ pub fn finish(mut child: Child) -> Output {
     ended
 }
 
-/// Starts a receiver into `directory`; gives it and the address where it waits.
-pub fn listen(directory: &Path) -> (Child, String) {
-    wait_for_it(command([
+fn listening(directory: &Path) -> Command {
+    command([
         "--listen".as_ref(),
         "127.0.0.1:0".as_ref(),
         directory.as_os_str(),
-    ]))
+    ])
+}
+
+/// Starts a receiver into `directory`; gives it and the address where it waits.
+pub fn listen(directory: &Path) -> (Child, String) {
+    wait_for_it(listening(directory), "")
 }
 
 /// Starts a receiver whose device has the address `device`.
 pub fn listen_at(directory: &Path, device: &str) -> (Child, String) {
-    let mut command = command([
-        "--listen".as_ref(),
-        "127.0.0.1:0".as_ref(),
-        directory.as_os_str(),
-    ]);
+    let mut command = listening(directory);
     command.env("RDMA_SOFT_ADDR", device);
-    wait_for_it(command)
+    wait_for_it(command, "")
 }
 
-fn wait_for_it(mut command: Command) -> (Child, String) {
+/// Starts a receiver, which may read `input`; gives it and the address where it waits.
+pub fn wait_for_it(mut command: Command, input: &str) -> (Child, String) {
     let mut child = command.spawn().unwrap();
+    if let Some(mut pipe) = child.stdin.take() {
+        writeln!(pipe, "{input}").unwrap();
+    }
     let mut line = String::new();
     // One byte at a time: what comes later is for somebody else to read.
     let mut output = child.stdout.take().unwrap();
