@@ -307,12 +307,15 @@ pub struct Timing {
 }
 
 impl Default for Timing {
-    /// Timeout code 14 (67 ms) and 7 repetitions, so a dead peer is an error after about (7 + 1) x 67 ms = 0.54 s;
+    /// Timeout code 14 (67 ms) and 6 repetitions, so a dead peer is an error after about (6 + 1) x 67 ms = 0.47 s;
     /// RNR repetitions without limit, 0.64 ms apart.
+    ///
+    /// Not 7 repetitions: the kernel's rxe repeats for ever then (`rxe_comp.c`, `rxe_completer`), and would never
+    /// report a dead peer.
     fn default() -> Timing {
         Timing {
             timeout: AckTimeout(14),
-            retry_cnt: RetryCount::MAX,
+            retry_cnt: RetryCount(6),
             rnr_retry: RnrRetry::FOREVER,
             min_rnr_timer: RnrTimer(12),
         }

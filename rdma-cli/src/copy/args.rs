@@ -80,11 +80,11 @@ struct TimingArgs {
     #[arg(long, value_name = "EXP", default_value_t = TIMEOUT)]
     timeout: u8,
     /// Repetitions without an acknowledgement, 0 to 7
-    #[arg(long, value_name = "N", default_value_t = 7)]
+    #[arg(long, value_name = "N", default_value_t = Timing::default().retry_cnt.get())]
     retry_cnt: u8,
 }
 
-/// 4.096 us x 2^15 = 134 ms; with 7 repetitions a dead peer is an error after 1.07 s.
+/// 4.096 us x 2^15 = 134 ms; with 6 repetitions a dead peer is an error after 0.94 s.
 const TIMEOUT: u8 = 15;
 
 /// What the software device does wrong on purpose.

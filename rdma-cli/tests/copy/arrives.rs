@@ -158,7 +158,7 @@ fn one_terminal_shows_the_steps_of_both_ends() {
             );
         }
     }
-    assert!(text.contains("retry budget 1.07 s"), "{text}");
+    assert!(text.contains("retry budget 939.5 ms"), "{text}");
 }
 
 #[test]

@@ -118,7 +118,7 @@ fn the_receiver_falls_silent() {
             "GID ::ffff:127.5.5.6",
             "QP 0x",
             "IBV_WC_RETRY_EXC_ERR",
-            "retry budget 1.07 s",
+            "retry budget 939.5 ms",
         ],
     );
     receiver.kill().unwrap();

@@ -293,6 +293,8 @@ impl Driver {
         }
         let sent = self.transmit(now, budget.tx);
         self.report(notices);
+        // A process may end without closing the device: what it captured is worth more than speed.
+        self.flush_capture();
         let more_rx = budget.rx > 0 && received == budget.rx;
         let more_tx = sent == budget.tx && self.waiting.is_none();
         Turn {
@@ -476,7 +478,7 @@ impl Driver {
     }
 
     /// Writes out what the capture file still buffers.
-    pub(super) fn flush_capture(&mut self) {
+    fn flush_capture(&mut self) {
         if let Some(pcap) = &mut self.pcap
             && pcap.flush().is_err()
         {

@@ -132,7 +132,6 @@ fn run(node: &Node, link: &UdpLink) {
         }
         let next = driver.next_timeout(now);
         if !turn.more {
-            driver.flush_capture();
             // Set under the lock, so that whoever drives next sees it.
             let until = next.map_or(u64::MAX, Instant::as_nanos);
             sleeper.until.store(until, Ordering::SeqCst);
@@ -159,7 +158,6 @@ fn run(node: &Node, link: &UdpLink) {
         }
         sleeper.until.store(0, Ordering::SeqCst);
     }
-    lock(&node.driver).flush_capture();
 }
 
 /// Somebody polls in a loop.
