@@ -58,14 +58,14 @@ job() {
 
 if ((quick)); then
     job states 60 states
-    job interop 150 interop --quick --mtus 256,1024,4096
+    job interop 150 interop --quick --longest 65536 --mtus 256,1024,4096
     job copy 100 copy --bytes 1000001
 else
     job devices 60 devices
     job states 60 states
     job rc-tests 240 rc-tests
     job interop 400 interop
-    job interop-faulty 500 interop --faulty --timeout 13
+    job interop-faulty 400 interop --faulty
     job copy 200 copy
     job copy-faulty 200 copy --faulty --bytes 4000003
 fi

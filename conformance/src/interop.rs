@@ -24,8 +24,12 @@ use end::{End, Setting};
 pub struct Plan {
     /// Path MTUs in bytes.
     pub mtus: Vec<u32>,
-    /// Fewer lengths and shapes.
+    /// Fewer lengths.
     pub quick: bool,
+    /// Bytes of the longest message.
+    pub longest: usize,
+    /// The wire may lose packets, so the one NAK that ends a connection may not arrive.
+    pub lossy: bool,
     /// The acknowledgement timeout, 4.096 us x 2^n.
     pub timeout: u8,
 }
@@ -33,12 +37,9 @@ pub struct Plan {
 impl Plan {
     fn to_line(&self) -> String {
         let mtus: Vec<_> = self.mtus.iter().map(u32::to_string).collect();
-        format!(
-            "{} {} {}",
-            mtus.join(","),
-            u8::from(self.quick),
-            self.timeout
-        )
+        let [quick, lossy] = [self.quick, self.lossy].map(u8::from);
+        let (mtus, longest, timeout) = (mtus.join(","), self.longest, self.timeout);
+        format!("{mtus} {quick} {longest} {lossy} {timeout}")
     }
 
     fn from_line(line: &str) -> Option<Plan> {
@@ -47,6 +48,8 @@ impl Plan {
         Some(Plan {
             mtus: mtus.collect::<Option<_>>()?,
             quick: words.next()? == "1",
+            longest: words.next()?.parse().ok()?,
+            lossy: words.next()? == "1",
             timeout: words.next()?.parse().ok()?,
         })
     }
@@ -148,7 +151,7 @@ impl Session {
         };
         let mut tally = Tally::default();
         let mut end: Option<End> = None;
-        for (number, case) in (0..).zip(cases(bytes as usize, plan.quick)) {
+        for (number, case) in (0..).zip(cases(bytes as usize, plan)) {
             let setting = case.setting(usual);
             if end.as_ref().is_none_or(|end| end.setting != setting) {
                 drop(end.take());
@@ -156,7 +159,7 @@ impl Session {
             }
             let Some(on) = end.as_mut() else { continue };
             let began = Instant::now();
-            let (mine, theirs) = self.play(on, &case, asks, number)?;
+            let (mine, theirs) = self.play(on, &case, asks, number, plan.lossy)?;
             let spent = began.elapsed().as_millis();
             let result = match (&mine, &theirs) {
                 (Ok(None), Ok(None)) => {
@@ -225,11 +228,12 @@ impl Session {
         case: &Case,
         asks: bool,
         number: u32,
+        lossy: bool,
     ) -> Result<(Verdict, Verdict), String> {
         end.prepare(case, asks, number)?;
         self.control.swap("ready")?;
         if asks {
-            let mine = end.ask(case, number, &self.names[1]);
+            let mine = end.ask(case, number, (&self.names[1], lossy));
             self.control.send(&verdict_line(&mine))?;
             let theirs = verdict(&self.control.recv()?);
             Ok((mine, theirs))

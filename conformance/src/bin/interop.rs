@@ -8,7 +8,7 @@ use conformance::Tally;
 use conformance::device::{Device, Source};
 use conformance::interop::{Control, DIFFERENCES, Difference, Plan, Session};
 
-#[derive(Parser)]
+#[derive(Clone, Parser)]
 #[command(
     about = "One end of a conversation between two devices: every operation of RC, in both directions"
 )]
@@ -35,6 +35,12 @@ struct Options {
     /// Fewer lengths (connecting end).
     #[arg(long)]
     quick: bool,
+    /// Bytes of the longest message, at most 1 MiB (connecting end).
+    #[arg(long, default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    longest: u32,
+    /// The wire loses packets (connecting end).
+    #[arg(long)]
+    lossy: bool,
     /// The acknowledgement timeout, 4.096 us x 2^n (connecting end).
     #[arg(long, default_value_t = 14, value_parser = clap::value_parser!(u8).range(1..=31))]
     timeout: u8,
@@ -57,14 +63,19 @@ fn run(options: Options) -> Result<Tally, String> {
             let Options {
                 mtus,
                 quick,
+                longest,
+                lossy,
                 timeout,
                 ..
-            } = options;
+            } = options.clone();
+            let longest = longest as usize;
             (
                 Control::connect(peer)?,
                 Some(Plan {
                     mtus,
                     quick,
+                    longest,
+                    lossy,
                     timeout,
                 }),
             )
@@ -89,7 +100,9 @@ fn run(options: Options) -> Result<Tally, String> {
             source,
             reason,
             ..
-        } in DIFFERENCES.iter().filter(|_| tally.expected != 0)
+        } in DIFFERENCES
+            .iter()
+            .filter(|d| tally.expected != 0 && d.lossy <= options.lossy)
         {
             println!("difference {name}: {reason} ({source})");
         }
