@@ -177,10 +177,16 @@ check_conformance() { run conformance 180 python3 ci/outside/conformance_check.p
 check_copy() { run copy 240 python3 ci/outside/copy_check.py; }
 check_kill() { run kill 180 python3 ci/outside/kill_check.py; }
 
+# Against the kernel's own soft-RoCE; ci/matrix.sh alone tries all of it.
+check_vm() {
+    run vm 900 ci/matrix.sh --quick
+    ! grep -q 'SKIP vm:' "$logs/vm.log" || missing+=("what a virtual machine needs")
+}
+
 # --- all of it -------------------------------------------------------------------------------------
 
 all=(versions default-build unsafe fmt clippy build readme states icrc-vectors faulty-wire capture
-    conformance accounting copy kill tests doctests doc link minimum-rust asan)
+    conformance accounting copy kill vm tests doctests doc link minimum-rust asan)
 if [[ ${1:-} == --list ]]; then
     printf '%s\n' "${all[@]}"
     exit 0
