@@ -42,6 +42,12 @@ impl Operation {
         Operation::FetchAdd,
         Operation::Recv,
     ];
+
+    /// The operation of that code, its place in [`Operation::ALL`].
+    #[inline]
+    pub(crate) fn from_code(code: u32) -> Operation {
+        Operation::ALL[code as usize % Operation::ALL.len()]
+    }
 }
 
 impl fmt::Display for Operation {
@@ -350,7 +356,7 @@ impl Queue {
     #[inline]
     pub(crate) fn operation(&self, sequence: u64) -> Operation {
         let code = self.operations[sequence as usize & (self.operations.len() - 1)].load(Relaxed);
-        Operation::ALL[usize::from(code) % Operation::ALL.len()]
+        Operation::from_code(code.into())
     }
 
     /// The books. Exact whenever neither side is in the middle of a call.

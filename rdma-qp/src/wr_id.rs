@@ -24,6 +24,8 @@ pub(crate) const SEQUENCE_BITS: u32 = 42;
 pub(crate) const SEQUENCE_MASK: u64 = (1 << SEQUENCE_BITS) - 1;
 /// Bits of the slot number.
 pub(crate) const SLOT_BITS: u32 = 20;
+/// Bits of kind and slot together.
+pub(crate) const SHORT_BITS: u32 = 2 + SLOT_BITS;
 /// Number of queues that one completion queue can tell apart.
 pub(crate) const MAX_SLOTS: u32 = 1 << SLOT_BITS;
 
@@ -74,7 +76,7 @@ impl Prefix {
         self.0 | (sequence & SEQUENCE_MASK)
     }
 
-    /// Kind and slot alone, which fit in 22 bits.
+    /// Kind and slot alone, which fit in [`SHORT_BITS`].
     #[inline]
     pub(crate) fn short(self) -> u32 {
         (self.0 >> SEQUENCE_BITS) as u32

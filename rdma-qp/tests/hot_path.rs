@@ -5,9 +5,9 @@ mod fake;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use fake::Fake;
+use fake::{Fake, wc};
 use rdma_core_sys::*;
-use rdma_qp::{Access, Device, Memory, Op, PostFlags, RemoteRegion};
+use rdma_qp::{Access, Device, Memory, Op, Operation, PostFlags, RemoteRegion, ToInit, ToReset};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -61,7 +61,7 @@ unsafe extern "C" fn poll_cq(_: *mut ibv_cq, _: i32, into: *mut ibv_wc) -> i32 {
     if waiting != 0 {
         POSTED.set((0, 0));
         // SAFETY: the caller passes room for at least one completion.
-        unsafe { *into = fake::wc(wr_id, IBV_WC_SUCCESS) };
+        unsafe { *into = wc(wr_id, IBV_WC_SUCCESS) };
     }
     waiting as i32
 }
@@ -137,4 +137,59 @@ fn posting_and_polling_allocate_nothing() {
     let before = ALLOCATIONS.get();
     drop(Box::new(7));
     assert_eq!(ALLOCATIONS.get() - before, 1, "the count counts");
+}
+
+/// Completions that wait for their turn are never more than the CQ has room for, however many lives are behind them.
+#[test]
+fn waiting_allocates_nothing_over_many_lives() {
+    let fake = Fake::new();
+    let device = Device::open(&fake::verbs(), "fake0").unwrap();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(16).unwrap());
+    let mr = pd
+        .register(Memory::zeroed(64), Access::LOCAL_WRITE)
+        .unwrap();
+    let mut qp = pd.rc(&cq).send_depth(8).recv_depth(8).create().unwrap();
+    fake.state().calls.reserve(100_000);
+    for life in 0..100 {
+        qp.to(ToReset).unwrap();
+        let (port, pkey_index, access) = (1, 0, Access::empty());
+        qp.to(ToInit {
+            port,
+            pkey_index,
+            access,
+        })
+        .unwrap();
+        let tickets: Vec<_> = (0..8).map(|_| qp.send(mr.all()).unwrap()).collect();
+        for index in 0..8 {
+            let id = fake.send_id(qp.qp_num(), 8 * life + index);
+            fake.complete(0, wc(id, IBV_WC_SUCCESS));
+        }
+        let before = ALLOCATIONS.get();
+        cq.wait(&tickets[7], std::time::Duration::ZERO).unwrap();
+        assert_eq!(ALLOCATIONS.get() - before, 0, "in life {life}");
+    }
+}
+
+/// The library's own note of what a request asks for is used again when its place in the queue is.
+#[test]
+fn a_silent_request_is_remembered_for_what_it_was() {
+    let fake = Fake::new();
+    let device = Device::open(&fake::verbs(), "fake0").unwrap();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(16).unwrap());
+    let mr = pd
+        .register(Memory::zeroed(64), Access::LOCAL_WRITE)
+        .unwrap();
+    let mut qp = pd.rc(&cq).send_depth(2).recv_depth(1).create().unwrap();
+    let (addr, len, rkey) = (0, 64, 1);
+    let remote = RemoteRegion { addr, len, rkey }.at(0);
+    let (op, flags) = (Op::Write { remote, imm: None }, PostFlags::UNSIGNALED);
+    let silent = qp.post_send(op, mr.all(), flags).unwrap();
+    for index in 1..6 {
+        let sent = qp.send(mr.all()).unwrap();
+        assert_eq!(sent.operation(), Operation::Send);
+        fake.complete(0, wc(fake.send_id(qp.qp_num(), index), IBV_WC_SUCCESS));
+        cq.wait(&sent, std::time::Duration::ZERO).unwrap();
+    }
+    let success = cq.wait(&silent, std::time::Duration::ZERO).unwrap();
+    assert_eq!(success.operation, Operation::Write);
 }

@@ -37,6 +37,26 @@ pub(super) struct Poller {
     pub(super) stash: VecDeque<(Completion, Retired)>,
 }
 
+impl Poller {
+    /// Keeps a completion until somebody asks for it. What is kept and not stale holds room of the CQ, so that never
+    /// takes more than there was from the start.
+    pub(super) fn keep(&mut self, done: (Completion, Retired)) {
+        if self.stash.len() == self.stash.capacity() {
+            self.drop_stale();
+        }
+        self.stash.push_back(done);
+    }
+
+    /// Drops what was kept of QPs that were reset or destroyed since.
+    pub(super) fn drop_stale(&mut self) {
+        let Poller { table, stash, .. } = self;
+        stash.retain(|(done, _)| {
+            find(table, done.ticket.wr_id())
+                .is_some_and(|entry| !entry.queue.is_stale(done.ticket.sequence()))
+        });
+    }
+}
+
 /// The queue that a `wr_id` belongs to.
 #[inline]
 pub(super) fn find(table: &[Option<Entry>], id: u64) -> Option<&Entry> {
@@ -62,7 +82,7 @@ pub(super) fn book<'t>(
     };
     let retired = entry.queue.retire(wc.wr_id, ending)?;
     let operation = entry.queue.operation(retired.sequence);
-    let ticket = Ticket::new(cq, &entry.queue, retired.sequence, true);
+    let ticket = Ticket::new(cq, &entry.queue, retired.sequence, operation, true);
     let outcome = if ending == Ending::Success {
         let receives = matches!(operation, Operation::Recv);
         let returns = matches!(

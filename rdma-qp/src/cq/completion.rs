@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use rdma_core_sys::{IBV_WC_WR_FLUSH_ERR, ibv_wc_status};
 
 use crate::account::{Operation, Queue};
-use crate::wr_id::{Prefix, QueueKind};
+use crate::wr_id::{Prefix, QueueKind, SHORT_BITS};
 
 /// The name of one accepted request, to wait for it or to find its completion.
 ///
@@ -15,7 +15,7 @@ use crate::wr_id::{Prefix, QueueKind};
 pub struct Ticket {
     /// Id of the CQ.
     pub(super) cq: u32,
-    /// Kind of queue and slot, as in the `wr_id`.
+    /// Kind of queue and slot, as in the `wr_id`; above them the code of the operation.
     queue: u32,
     /// The sequence; the top bit says that the request is not signaled.
     sequence: u64,
@@ -25,11 +25,17 @@ const SILENT: u64 = 1 << 63;
 
 impl Ticket {
     #[inline]
-    pub(crate) fn new(cq: u32, queue: &Queue, sequence: u64, signaled: bool) -> Ticket {
+    pub(crate) fn new(
+        cq: u32,
+        queue: &Queue,
+        sequence: u64,
+        operation: Operation,
+        signaled: bool,
+    ) -> Ticket {
         let silent = if signaled { 0 } else { SILENT };
         Ticket {
             cq,
-            queue: queue.prefix.short(),
+            queue: queue.prefix.short() | (operation as u32) << SHORT_BITS,
             sequence: sequence | silent,
         }
     }
@@ -37,7 +43,16 @@ impl Ticket {
     /// The `wr_id` that the request went to the device with.
     #[inline]
     pub fn wr_id(&self) -> u64 {
-        Prefix::from_short(self.queue).wr_id(self.sequence)
+        Prefix::from_short(self.short()).wr_id(self.sequence)
+    }
+
+    /// What the request asks for.
+    pub fn operation(&self) -> Operation {
+        Operation::from_code(self.queue >> SHORT_BITS)
+    }
+
+    fn short(&self) -> u32 {
+        self.queue & ((1 << SHORT_BITS) - 1)
     }
 
     #[inline]
@@ -51,7 +66,7 @@ impl Ticket {
     }
 
     fn key(&self) -> (u32, u32, u64) {
-        (self.cq, self.queue, self.sequence())
+        (self.cq, self.short(), self.sequence())
     }
 }
 

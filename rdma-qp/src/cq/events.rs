@@ -33,7 +33,7 @@ impl Cq {
         self.handle.arm().map_err(|source| self.channel(source))?;
         let mut poller = self.poller.borrow_mut();
         if let Some(done) = self.next(&mut poller)? {
-            poller.stash.push_back(done);
+            poller.keep(done);
         }
         Ok(if poller.stash.is_empty() {
             Armed::Sleep

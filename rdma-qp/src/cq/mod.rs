@@ -29,7 +29,7 @@ use crate::qp::QpInfo;
 use crate::raw::cq::CqHandle;
 use crate::raw::pd::PdHandle;
 use crate::report::FailureReport;
-use books::{BATCH, Entry, Poller, book, find, release, report};
+use books::{BATCH, Entry, Poller, book, release, report};
 
 /// A completion queue could not be created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -152,7 +152,7 @@ impl Cq {
     pub(crate) fn settle(&self) -> Result<(), PollError> {
         let mut poller = self.poller.borrow_mut();
         while let Some(done) = self.next(&mut poller)? {
-            poller.stash.push_back(done);
+            poller.keep(done);
         }
         Ok(())
     }
@@ -171,11 +171,7 @@ impl Cq {
             pd,
             root: None,
         });
-        let Poller { table, stash, .. } = &mut *poller;
-        stash.retain(|(done, _)| {
-            find(table, done.ticket.wr_id())
-                .is_some_and(|e| !e.queue.is_stale(done.ticket.sequence()))
-        });
+        poller.drop_stale();
     }
 
     /// Takes the next completion. `None`: there is none at present. Does not wait.

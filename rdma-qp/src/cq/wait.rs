@@ -112,10 +112,9 @@ impl Cq {
             let Some(done) = self.next(poller)? else {
                 break;
             };
-            if done.0.ticket == *ticket {
-                found = Some(poller.stash.len());
-            }
-            poller.stash.push_back(done);
+            let is_it = done.0.ticket == *ticket;
+            poller.keep(done);
+            found = is_it.then(|| poller.stash.len() - 1);
         }
         if let Some((done, retired)) = found.and_then(|at| poller.stash.remove(at)) {
             return Ok(Some(if release(&poller.table, &done, retired) {
@@ -139,9 +138,8 @@ impl Cq {
         // It has an outcome, and no completion here. Unsignaled requests before the first failure succeeded silently.
         let silent = ticket.is_silent() && queue.first_error().is_none_or(|error| sequence < error);
         Ok(Some(if silent {
-            let operation = queue.operation(sequence);
             Ok(Success {
-                operation,
+                operation: ticket.operation(),
                 byte_len: 0,
                 imm: None,
                 by_write: false,

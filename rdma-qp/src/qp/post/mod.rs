@@ -78,7 +78,13 @@ impl<T: Transport> Qp<T> {
             return Err(self.full(QueueKind::Recv));
         }
         match self.handle.post_recv(local.iter().map(MrSlice::local)) {
-            Ok(sequence) => Ok(Ticket::new(self.cqs.1, &self.handle.recv, sequence, true)),
+            Ok(sequence) => Ok(Ticket::new(
+                self.cqs.1,
+                &self.handle.recv,
+                sequence,
+                Operation::Recv,
+                true,
+            )),
             Err(reason) => Err(self.not_posted(QueueKind::Recv, reason, local.len())),
         }
     }
@@ -106,7 +112,7 @@ impl<T: Transport> Qp<T> {
         let posted = self
             .handle
             .post_send(&op, local.iter().map(MrSlice::local), flags.lower());
-        self.posted(posted, flags, local.len())
+        self.posted(posted, &op, flags, local.len())
     }
 
     #[inline]
@@ -175,6 +181,7 @@ impl<T: Transport> Qp<T> {
     fn posted(
         &mut self,
         posted: Result<u64, NotPosted>,
+        op: &Op,
         flags: PostFlags,
         given: usize,
     ) -> Result<Ticket, PostError> {
@@ -188,6 +195,7 @@ impl<T: Transport> Qp<T> {
                     self.cqs.0,
                     &self.handle.send,
                     sequence,
+                    op.operation(),
                     signaled,
                 ))
             }
@@ -280,7 +288,7 @@ impl<T: Transport> Qp<T> {
         let flags = flags | PostFlags::INLINE;
         self.check_op(&op, bytes.len() as u64, flags)?;
         let posted = self.handle.post_inline(&op, bytes, flags.lower());
-        self.posted(posted, flags, 1)
+        self.posted(posted, &op, flags, 1)
     }
 }
 
