@@ -15,6 +15,11 @@ pub enum Failure {
     /// The user interrupted it.
     #[error("interrupted: nothing was left under the final name")]
     Interrupted,
+    /// The user interrupted the sender when only the receiver's word was missing.
+    #[error(
+        "interrupted before the receiver said that all is well: if it found so, the copy is there and whole"
+    )]
+    InterruptedLate,
     /// Whoever read the output is gone: no reason to complain.
     #[error("nobody reads the output")]
     OutputClosed,
@@ -31,7 +36,7 @@ impl Failure {
         match self {
             Failure::Told(_) => ExitCode::FAILURE,
             Failure::Usage(_) => ExitCode::from(2),
-            Failure::Interrupted => ExitCode::from(130),
+            Failure::Interrupted | Failure::InterruptedLate => ExitCode::from(130),
             Failure::OutputClosed => ExitCode::SUCCESS,
         }
     }

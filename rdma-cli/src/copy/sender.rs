@@ -278,7 +278,11 @@ impl<'a> Sending<'a> {
         self.console
             .wait("the receiver brings it to its disk and reads it back");
         loop {
-            match self.connection.message()? {
+            let message = self.connection.message().map_err(|failure| match failure {
+                Failure::Interrupted => Failure::InterruptedLate,
+                other => other,
+            })?;
+            match message {
                 Some(Message::Done) => break,
                 Some(other) => return Err(out_of_place(&other)),
                 None => {}

@@ -1,7 +1,8 @@
 //! Peers that speak the protocol and break its promises.
 
 use std::fs;
-use std::process::Stdio;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 use rdma_qp::exchange::Exchange as _;
 use rdma_qp::exchange::tcp::{self, Channel};
@@ -65,10 +66,8 @@ impl Hostile {
     }
 }
 
-/// A receiver that does `what` ends the sender with `words`.
-fn receiver(offered: usize, what: impl FnOnce(&mut Hostile), words: &[&str]) {
-    let scratch = Scratch::new();
-    let source = scratch.file("source", &noise(64 * CHUNK, 1));
+/// A receiver of `source` that offers `offered` bytes of its slots, and the sender.
+fn accept(source: &Path, offered: usize) -> (Hostile, Child) {
     let listener = tcp::listen("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let sender = command([source.as_os_str(), address.as_ref()])
@@ -77,7 +76,14 @@ fn receiver(offered: usize, what: impl FnOnce(&mut Hostile), words: &[&str]) {
     let mut channel = listener.accept(LIMIT).unwrap();
     channel.recv().unwrap();
     channel.send(br#"{"say":"accept","path":"x"}"#).unwrap();
-    let mut hostile = Hostile::connect(channel, offered as u64);
+    (Hostile::connect(channel, offered as u64), sender)
+}
+
+/// A receiver that does `what` ends the sender with `words`.
+fn receiver(offered: usize, what: impl FnOnce(&mut Hostile), words: &[&str]) {
+    let scratch = Scratch::new();
+    let source = scratch.file("source", &noise(64 * CHUNK, 1));
+    let (mut hostile, sender) = accept(&source, offered);
     what(&mut hostile);
     refused(&finish(sender), words);
 }
@@ -97,6 +103,22 @@ fn sender(size: usize, what: impl FnOnce(&mut Hostile), words: &[&str]) {
     what(&mut hostile);
     refused(&finish(child), words);
     assert_eq!(fs::read_dir(&inbox).unwrap().count(), 0);
+}
+
+/// The receiver may have given the file its name already.
+#[test]
+fn an_interruption_at_the_very_end_promises_nothing() {
+    let scratch = Scratch::new();
+    let source = scratch.file("source", b"small");
+    let (mut hostile, sender) = accept(&source, SLOTS * CHUNK);
+    let sent = String::from_utf8(hostile.channel.recv().unwrap()).unwrap();
+    assert!(sent.contains("sha256"), "{sent}");
+    let pid = sender.id().to_string();
+    let interrupted = Command::new("kill").args(["-INT", &pid]).status();
+    assert!(interrupted.unwrap().success());
+    let ended = finish(sender);
+    let said = refused(&ended, &["interrupted", "if it found so"]);
+    assert_eq!(ended.status.code(), Some(130), "{said}");
 }
 
 #[test]

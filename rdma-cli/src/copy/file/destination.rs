@@ -63,7 +63,7 @@ impl Target {
     /// Says why the file may not go there, if it may not.
     ///
     /// # Errors
-    /// Something is there already, and it is no regular file, or `force` was not given.
+    /// Something is there already, and it is no regular file, or `force` was not given; or nothing can be there.
     pub fn check(&self) -> Result<(), String> {
         let shown = self.path.display();
         match fs::symlink_metadata(&self.path) {
@@ -72,6 +72,8 @@ impl Target {
                 "cannot write {shown}: it is there already and is no regular file"
             )),
             Ok(_) if !self.force => Err(self.exists()),
+            // No such name can ever be there, which is better known before the copy than after it.
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(self.cannot("write", &error)),
             _ => Ok(()),
         }
     }

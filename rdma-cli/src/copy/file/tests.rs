@@ -282,6 +282,20 @@ fn a_source_that_is_written_meanwhile_is_no_whole_file() {
     assert!(end.unwrap_err().contains("written to while"));
 }
 
+/// NAME_MAX of Linux file systems is 255 bytes.
+#[test]
+fn places_where_no_file_can_be_are_refused_before_the_copy() {
+    let scratch = Scratch::new("nowhere");
+    fs::write(scratch.at("file"), "").unwrap();
+    for (name, word) in [
+        (&*"n".repeat(256), "too long"),
+        ("file/copy", "Not a directory"),
+    ] {
+        let why = target(&scratch.at(name), true).check().unwrap_err();
+        assert!(why.contains(word), "{why}");
+    }
+}
+
 #[test]
 fn a_slash_at_the_end_asks_for_a_directory() {
     let scratch = Scratch::new("slash");
