@@ -44,4 +44,4 @@ mod types;
 mod verbs;
 
 pub use types::*;
-pub use verbs::{DlError, LoadError, Verbs};
+pub use verbs::{DlError, Functions, LoadError, Verbs};

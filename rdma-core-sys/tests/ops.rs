@@ -9,6 +9,12 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::mem::{offset_of, size_of};
 use std::ptr::{null, null_mut};
 
+/// A table of functions that answer as a test wants.
+fn made(functions: Functions) -> Verbs {
+    // SAFETY: the stub answers every call, and what the tests put in its place is called with what it expects.
+    unsafe { Verbs::new(functions) }
+}
+
 /// A context as a provider of some age makes it: `sz` bytes long altogether and not one more, so that reading further in
 /// front is reading out of bounds (valgrind, AddressSanitizer and miri see it).
 struct Provider {
@@ -108,10 +114,10 @@ fn query_port_leaves_no_byte_unwritten() {
     let Some(stub) = table("ops_query_port") else {
         return;
     };
-    let verbs = Verbs {
+    let verbs = made(Functions {
         query_port_compat: compat_query_port,
-        ..stub
-    };
+        ..*stub
+    });
     let set: fn(&mut verbs_context) = |v| v.query_port = Some(old_query_port);
     // (the provider, who answers, bytes that it writes)
     let reach = size_of::<ibv_context>() + 320;
@@ -314,10 +320,10 @@ fn query_device_ex_falls_back_to_the_classic_query() {
     let Some(stub) = table("ops_query_device") else {
         return;
     };
-    let verbs = Verbs {
+    let verbs = made(Functions {
         query_device: classic_query_device,
-        ..stub
-    };
+        ..*stub
+    });
     let query = |mut provider: Provider| {
         let mut attr = ibv_device_attr_ex::zeroed();
         attr.comp_mask = 0xa5a5_a5a5;
@@ -383,11 +389,11 @@ fn plain_qps_and_srqs_are_made_by_the_exported_functions() {
     let Some(stub) = table("ops_create") else {
         return;
     };
-    let verbs = Verbs {
+    let verbs = made(Functions {
         create_qp: classic_create_qp,
         create_srq: classic_create_srq,
-        ..stub
-    };
+        ..*stub
+    });
     let mut provider = Provider::classic();
     let mut qp = ibv_qp_init_attr_ex::zeroed();
     qp.cap.max_send_wr = 3;
@@ -458,15 +464,15 @@ fn optional_access_bits_are_passed_on_or_dropped_never_refused() {
     let Some(stub) = table("ops_reg_mr") else {
         return;
     };
-    let new = Verbs {
+    let new = made(Functions {
         reg_mr,
         reg_mr_iova2: Some(reg_mr_iova2),
-        ..stub
-    };
-    let old = Verbs {
+        ..*stub
+    });
+    let old = made(Functions {
         reg_mr_iova2: None,
-        ..new
-    };
+        ..*new
+    });
     let write = IBV_ACCESS_LOCAL_WRITE.bits();
     // What perftest passes: LOCAL_WRITE and RELAXED_ORDERING.
     let relaxed = 0x10_0001;

@@ -41,20 +41,51 @@ macro_rules! verbs {
         /// What libibverbs exports, as a table of C function pointers.
         ///
         /// It comes from rdma-core ([`Verbs::open`]), from a program's own link (`Verbs::linked`, feature `link`), or from a
-        /// device in Rust, which fills it by a struct literal. Objects belong to the table that made them: never hand an object of
+        /// device in Rust ([`Verbs::new`]). Whoever made it vouches for its functions, so that code without `unsafe` may hand it on;
+        /// therefore its [`Functions`] can be read and not replaced:
+        ///
+        /// ```compile_fail,E0594
+        /// fn without_unsafe(mut verbs: rdma_core_sys::Verbs) {
+        ///     verbs.get_device_index = None;
+        /// }
+        /// ```
+        ///
+        /// Objects belong to the table that made them: never hand an object of
         /// one table to a function of another. What `infiniband/verbs.h` does inline is in [`ops`](crate::ops) and needs no table,
         /// because it goes through pointers inside the objects.
         ///
         /// Required is what libibverbs has had since `IBVERBS_1.1`; what came later is optional. Each function also has a method of
         /// the same name, which answers `EOPNOTSUPP` in its own way (an errno value, or null or -1 with errno set) when it is missing.
         #[derive(Clone, Copy)]
-        pub struct Verbs {
+        pub struct Verbs(Functions);
+
+        /// The functions of a [`Verbs`], for a device in Rust to fill in.
+        #[derive(Clone, Copy)]
+        pub struct Functions {
             /// Where the functions came from, for people: a library's name, `this process`, `the linker`, or a device's name.
             pub source: &'static str,
             $( $(#[$doc])* pub $field: verbs!(@type ($($ty),*) $(-> $ret)? $(, $missing)?), )*
         }
 
+        impl core::ops::Deref for Verbs {
+            type Target = Functions;
+
+            fn deref(&self) -> &Functions {
+                &self.0
+            }
+        }
+
         impl Verbs {
+            /// The table of these functions.
+            ///
+            /// # Safety
+            /// Each function does what the libibverbs function of its name does: given what that one may be given, it is sound to call
+            /// from any thread, and the pointers that it returns are null or to live objects whose own pointers keep the same contract.
+            #[must_use]
+            pub const unsafe fn new(functions: Functions) -> Self {
+                Self(functions)
+            }
+
             $(
                 $(#[$doc])*
                 ///
@@ -63,7 +94,7 @@ macro_rules! verbs {
                 /// by this table, and an object that it destroys is used by nobody else.
                 #[inline]
                 pub unsafe fn $field(&self, $($arg: $ty),*) $(-> $ret)? {
-                    verbs!(@call self.$field, ($($arg),*) $(, $missing)?)
+                    verbs!(@call self.0.$field, ($($arg),*) $(, $missing)?)
                 }
             )*
 
@@ -73,19 +104,19 @@ macro_rules! verbs {
 
             /// The optional symbols that this table lacks, with the version that has them.
             pub fn missing(&self) -> impl Iterator<Item = (&'static str, &'static str)> + use<> {
-                let present = [$( verbs!(@present self.$field $(, $missing)?) ),*];
+                let present = [$( verbs!(@present self.0.$field $(, $missing)?) ),*];
                 Self::SYMBOLS.iter().zip(present).filter(|(_, present)| !present).map(|(&(name, version, _), _)| (name, version))
             }
 
             /// Fills the table from a scope of the dynamic linker.
             fn resolve(source: &'static str, scope: &load::Scope) -> Result<Self, LoadError> {
-                Ok(Self {
+                Ok(Self(Functions {
                     source,
                     $( $field: {
                         let found = scope.find(source, cstr!($symbol), cstr!($version));
                         verbs!(@bind found, unsafe extern "C" fn($($ty),*) $(-> $ret)? $(, $missing)?)
                     }, )*
-                })
+                }))
             }
         }
 
@@ -111,11 +142,11 @@ macro_rules! verbs {
                 pub fn linked() -> Result<Self, LoadError> {
                     let scope = load::Scope::process();
                     let source = "the linker";
-                    Ok(Self {
+                    Ok(Self(Functions {
                         source,
                         $( $field: verbs!(@link $symbol, scope.find(source, cstr!($symbol), cstr!($version)),
                             unsafe extern "C" fn($($ty),*) $(-> $ret)? $(, $missing)?), )*
-                    })
+                    }))
                 }
             }
         }
@@ -124,12 +155,12 @@ macro_rules! verbs {
     (@type ($($ty:ty),*) $(-> $ret:ty)?) => { unsafe extern "C" fn($($ty),*) $(-> $ret)? };
     (@type ($($ty:ty),*) $(-> $ret:ty)?, $missing:expr) => { Option<unsafe extern "C" fn($($ty),*) $(-> $ret)?> };
 
-    (@call $self:ident.$field:ident, ($($arg:ident),*)) => {
+    (@call $self:ident.0.$field:ident, ($($arg:ident),*)) => {
         // SAFETY: the caller keeps the contract of the C function, which is this method's own.
-        unsafe { ($self.$field)($($arg),*) }
+        unsafe { ($self.0.$field)($($arg),*) }
     };
-    (@call $self:ident.$field:ident, ($($arg:ident),*), $missing:expr) => {
-        match $self.$field {
+    (@call $self:ident.0.$field:ident, ($($arg:ident),*), $missing:expr) => {
+        match $self.0.$field {
             // SAFETY: the caller keeps the contract of the C function, which is this method's own.
             Some(function) => unsafe { function($($arg),*) },
             None => $missing,
@@ -138,8 +169,8 @@ macro_rules! verbs {
 
     (@required) => { true };
     (@required $missing:expr) => { false };
-    (@present $self:ident.$field:ident) => { true };
-    (@present $self:ident.$field:ident, $missing:expr) => { $self.$field.is_some() };
+    (@present $self:ident.0.$field:ident) => { true };
+    (@present $self:ident.0.$field:ident, $missing:expr) => { $self.0.$field.is_some() };
 
     (@bind $found:ident, $ty:ty) => {
         // SAFETY: `find` gives the address of the function of this name and version; `$ty` is its prototype in verbs.h. The

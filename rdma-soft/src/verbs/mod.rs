@@ -24,7 +24,7 @@ mod srq;
 pub(crate) mod sys;
 mod text;
 
-use rdma_core_sys::Verbs;
+use rdma_core_sys::{Functions, Verbs};
 use rustix::io::Errno;
 
 pub use device::{add_device, counters, open_error, partition, set_faults};
@@ -58,7 +58,7 @@ pub fn verbs() -> &'static Verbs {
 }
 
 const fn verbs_table() -> &'static Verbs {
-    static TABLE: Verbs = Verbs {
+    const FUNCTIONS: Functions = Functions {
         source: "the software device",
         get_device_list: device::get_device_list,
         free_device_list: device::free_device_list,
@@ -129,6 +129,9 @@ const fn verbs_table() -> &'static Verbs {
         rate_to_mbps: text::rate_to_mbps,
         mbps_to_rate: text::mbps_to_rate,
     };
+    // SAFETY: each function is the one of its name in the modules here, written to the contract of libibverbs, which may be called
+    // from any thread.
+    static TABLE: Verbs = unsafe { Verbs::new(FUNCTIONS) };
     &TABLE
 }
 
