@@ -184,7 +184,9 @@ impl<T: Transport> Qp<T> {
     /// The library refused.
     pub fn query(&self) -> Result<QpSnapshot, QueryQpError> {
         // rdma-core asks the kernel for the bits up to IBV_QP_DEST_QPN and refuses others (cmd.c, ibv_cmd_query_qp).
-        let result = self.handle.query(ibv_qp_attr_mask::all() - IBV_QP_RATE_LIMIT);
+        let result = self
+            .handle
+            .query(ibv_qp_attr_mask::all() - IBV_QP_RATE_LIMIT);
         let (attr, _) = result.map_err(|source| QueryQpError {
             qp: self.info.name(),
             source,
