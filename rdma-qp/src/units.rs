@@ -427,7 +427,7 @@ mod tests {
     fn budgets_stay_below_two_seconds() {
         assert_eq!(
             Timing::default().budget(),
-            Some(Duration::from_nanos(67_108_864 * 8))
+            Some(Duration::from_nanos(67_108_864 * 7))
         );
         for rtt in [
             Duration::ZERO,

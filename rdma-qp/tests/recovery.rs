@@ -222,7 +222,7 @@ fn a_queue_pair_prints_what_the_device_says() {
         ),
         "path MTU 4096".to_owned(),
         format!("receives from PSN {:#08x}", of_other.endpoint.psn.get()),
-        "timeout 14 (67.108864ms), retry_cnt 7, rnr_retry 7".to_owned(),
+        "timeout 14 (67.108864ms), retry_cnt 6, rnr_retry 7".to_owned(),
     ] {
         assert!(text.contains(&part), "{part:?} is not in {text}");
     }
