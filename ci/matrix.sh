@@ -58,7 +58,7 @@ job() {
 
 if ((quick)); then
     job states 60 states
-    job interop 150 interop --quick --longest 65536 --mtus 256,1024,4096
+    job interop 150 interop --quick --longest 65536 --mtu 256 --mtu 4096
     job copy 100 copy --bytes 1000001
 else
     job devices 60 devices

@@ -89,8 +89,10 @@ fn two_software_devices_understand_each_other() {
             "--lossy",
             "--longest",
             "65536",
-            "--mtus",
-            "256,4096",
+            "--mtu",
+            "256",
+            "--mtu",
+            "4096",
         ],
     );
     let done = other.wait_with_output().expect("interop ends");

@@ -29,8 +29,8 @@ struct Options {
     /// The GID to use, by its index at port 1.
     #[arg(long, default_value_t = 0)]
     gid_index: u8,
-    /// Path MTUs in bytes (connecting end).
-    #[arg(long, value_delimiter = ',', default_values_t = [256, 512, 1024, 2048, 4096])]
+    /// A path MTU in bytes, may be given several times (connecting end).
+    #[arg(long = "mtu", value_name = "BYTES", default_values_t = [256, 512, 1024, 2048, 4096])]
     mtus: Vec<u32>,
     /// Fewer lengths (connecting end).
     #[arg(long)]
