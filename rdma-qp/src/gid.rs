@@ -132,6 +132,13 @@ pub struct GidEntry {
     pub ifindex: u32,
 }
 
+impl GidEntry {
+    /// Its index as an address vector names it; `None` above 255.
+    pub fn sgid_index(&self) -> Option<u8> {
+        u8::try_from(self.index).ok()
+    }
+}
+
 impl fmt::Display for GidEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "index {} ({}, {})", self.index, self.gid, self.kind)
@@ -154,6 +161,8 @@ pub enum Verdict {
     RoceV1,
     /// Of another family than the peer's GID.
     OtherFamily,
+    /// Beyond what an address vector can name: its `sgid_index` has 8 bits.
+    BeyondReach,
 }
 
 impl fmt::Display for Verdict {
@@ -165,6 +174,7 @@ impl fmt::Display for Verdict {
             Verdict::LinkLocal => "skipped: link-local, not routed",
             Verdict::RoceV1 => "skipped: RoCE v1, does not cross IP networks",
             Verdict::OtherFamily => "skipped: not of the peer's address family",
+            Verdict::BeyondReach => "skipped: an address vector names no index above 255",
         })
     }
 }
@@ -291,6 +301,8 @@ fn judge(entry: &GidEntry, peer: Option<Gid>) -> Verdict {
     let family = entry.gid.family();
     if entry.gid.is_zero() {
         Verdict::Empty
+    } else if entry.sgid_index().is_none() {
+        Verdict::BeyondReach
     } else if entry.kind == GidKind::Ib {
         // On an InfiniBand fabric the default GID is fe80::/64 and right.
         Verdict::Usable

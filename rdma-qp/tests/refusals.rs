@@ -386,6 +386,27 @@ fn bad_ports_are_named_with_the_valid_range() {
     assert_eq!(device.port(1).unwrap().best_gid().unwrap().entry().index, 3);
 }
 
+/// `ibv_global_route.sgid_index` is a `uint8_t`.
+#[test]
+fn a_gid_that_no_address_vector_can_name_is_neither_chosen_nor_taken_for_another() {
+    let fake = Fake::new();
+    fake.state().ports[0].gid_tbl_len = 512;
+    let far = fake::gid_entry(1, 300, "::ffff:10.0.9.9", IBV_GID_TYPE_ROCE_V2);
+    fake.state().gids = vec![
+        fake::gid_entry(1, 255, "2001:db8::1", IBV_GID_TYPE_ROCE_V2),
+        far,
+    ];
+    let device = device();
+    let port = device.port(1).unwrap();
+    let choice = port.best_gid().unwrap();
+    assert_eq!(choice.entry().index, 255);
+    assert!(choice.to_string().contains("no index above 255"));
+    let mut qp = qp();
+    let refused = qp.endpoint(port.gid(300).unwrap()).unwrap_err();
+    assert!(refused.to_string().contains("index 300"), "{refused}");
+    assert!(qp.endpoint(choice).is_ok());
+}
+
 #[test]
 fn libraries_without_a_gid_table_call_are_asked_slot_by_slot() {
     let fake = Fake::new();

@@ -30,6 +30,9 @@ pub enum EndpointError {
         /// The code.
         code: u32,
     },
+    /// No address vector can name the GID.
+    #[error("GID {0} cannot be used: an address vector names no index above 255; choose another")]
+    GidIndex(GidEntry),
     /// The system has no random bytes for a PSN.
     #[error("no random PSN: {0}")]
     Random(#[from] std::io::Error),
@@ -107,9 +110,12 @@ impl Qp<Rc> {
     /// [`Exchange::swap`](crate::exchange::Exchange::swap); then [`Qp::connect`] uses the same values.
     ///
     /// # Errors
-    /// The port of the GID cannot be queried, or the system has no random bytes.
+    /// The port of the GID cannot be queried, no address vector can name the GID, or the system has no random bytes.
     pub fn endpoint(&mut self, gid: impl Into<GidEntry>) -> Result<Endpoint, EndpointError> {
         let gid = gid.into();
+        if gid.sgid_index().is_none() {
+            return Err(EndpointError::GidIndex(gid));
+        }
         let context = self.handle.pd().context.clone();
         let port = Port::new(context, gid.port, self.device.phys_port_cnt)?;
         let info = port.query()?;

@@ -123,9 +123,9 @@ pub(crate) const HOP_LIMIT: u8 = 64;
 impl Path {
     /// A path from a local GID table entry to `dgid`, with hop limit 64 and everything else 0.
     pub fn new(source: GidEntry, dgid: Gid) -> Path {
-        // An index that the 8 bits of the field cannot name becomes the last one, which the check before the call refuses
-        // where there is none.
-        let sgid_index = u8::try_from(source.index).unwrap_or(u8::MAX);
+        // `Qp::endpoint` lets no index pass that the 8 bits of the field cannot name; from others it becomes the last one,
+        // which the check before the call refuses where there is none.
+        let sgid_index = source.sgid_index().unwrap_or(u8::MAX);
         let global = Global {
             dgid,
             sgid_index,
