@@ -56,7 +56,7 @@ fn the_provider_is_called_exactly_when_the_table_allows_it() {
             let known = oracle(from_name, to_name);
             let (required, optional) =
                 known.unwrap_or((ibv_qp_attr_mask::empty(), ibv_qp_attr_mask::empty()));
-            attr.qp_state = to;
+            (attr.qp_state, attr.cur_qp_state) = (to, from);
             // The required ones alone, one missing, and one more, for each attribute there is.
             let mut masks = vec![(required, known.is_some())];
             for bit in ibv_qp_attr_mask::all()

@@ -7,7 +7,7 @@ use rdma_core_sys::*;
 use rdma_qp::{
     Access, AckTimeout, CreateQpError, Device, Errno, Global, Memory, OpenError, Path, PathMtu,
     PostError, Problem, Psn, Qp, QueueKind, RetryCount, RnrRetry, RnrTimer, ToErr, ToInit, ToReset,
-    ToRtr, ToRts, ToSqd,
+    ToRtr, ToRts, ToSqd, Transition as _,
 };
 
 fn device() -> Device {
@@ -115,6 +115,27 @@ fn the_real_state_is_asked_for() {
         "{error}"
     );
     assert_eq!(error.from, Some(IBV_QPS_ERR));
+}
+
+/// ibv_modify_qp(3) on `cur_qp_state`: "Assume this is the current QP state".
+#[test]
+fn a_wrong_belief_about_the_state_is_refused() {
+    let fake = Fake::new();
+    let mut qp = in_rtr();
+    let (mut attr, mut mask) = rts().lower();
+    mask |= IBV_QP_CUR_STATE;
+    attr.cur_qp_state = IBV_QPS_RTS;
+    let before = fake.count("modify_qp");
+    let refused = qp.modify(&attr, mask).unwrap_err();
+    assert!(
+        refused
+            .to_string()
+            .contains("cur_qp_state is RTS, but the QP is in RTR"),
+        "{refused}"
+    );
+    assert_eq!(fake.count("modify_qp"), before);
+    attr.cur_qp_state = IBV_QPS_RTR;
+    qp.modify(&attr, mask).unwrap();
 }
 
 #[test]

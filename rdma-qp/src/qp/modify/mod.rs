@@ -110,6 +110,12 @@ impl<T: Transport> Qp<T> {
                 ibv_qp_attr_mask::empty()
             }
         };
+        if mask.contains(IBV_QP_CUR_STATE) && attr.cur_qp_state != from {
+            report.problems.push(Problem::CurState {
+                believed: attr.cur_qp_state,
+                real: from,
+            });
+        }
         let facts = self.port_facts(attr, mask, port);
         self.check_values(&mut report, facts.as_ref());
         if !report.problems.is_empty() {

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use rdma_core_sys::ibv_global_route;
 use rdma_core_sys::rules::{Refusal, Violation};
+use rdma_core_sys::{ibv_global_route, ibv_qp_state};
 
 use crate::gid::{Gid, GidEntry, GidKind, choose};
 
@@ -17,6 +17,13 @@ pub enum Problem {
     Value(Violation),
     /// The local GID does not fit.
     Gid(GidProblem),
+    /// The caller believes the QP to be in another state than it is.
+    CurState {
+        /// `cur_qp_state`.
+        believed: ibv_qp_state,
+        /// The real state.
+        real: ibv_qp_state,
+    },
     /// The P_Key table has nothing at that index.
     EmptyPkey {
         /// The index.
@@ -74,6 +81,9 @@ impl fmt::Display for Problem {
             }
             Problem::Value(violation) => violation.fmt(f),
             Problem::Gid(problem) => problem.fmt(f),
+            Problem::CurState { believed, real } => {
+                write!(f, "cur_qp_state is {believed}, but the QP is in {real}")
+            }
             Problem::EmptyPkey { index } => {
                 write!(f, "pkey_index {index} is an empty slot of the P_Key table")
             }
