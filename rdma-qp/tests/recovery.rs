@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use common::{End, LIMIT, connect, device, pair};
 use rdma_core_sys::*;
 use rdma_qp::{
-    Access, PostError, QueueKind, RetryCount, RnrRetry, Timing, ToErr, ToInit, ToReset, WaitError,
+    Access, ConnectError, PostError, QueueKind, RetryCount, RnrRetry, Timing, ToErr, ToInit,
+    ToReset, WaitError,
 };
 use rdma_soft::Profile;
 
@@ -94,6 +95,20 @@ fn everything_in_the_error_state_is_flushed_in_order() {
     assert_eq!(flushed.0, [&receives[..], &[late]].concat());
     assert_eq!(flushed.1, [marker]);
     assert_eq!(a.qp.recv_account().flushed, 4);
+}
+
+/// With the PSN of the last connection, packets that are still under way would fall into the window of the next one.
+#[test]
+fn each_connection_needs_a_description_of_its_own() {
+    let device = device(Profile::default());
+    let ((mut a, of_b), _b) = pair(&device, 64);
+    a.qp.to(ToReset).unwrap();
+    assert!(matches!(
+        a.qp.connect_begin(&of_b, Timing::default()),
+        Err(ConnectError::NoEndpoint)
+    ));
+    a.describe(&device);
+    a.qp.connect_begin(&of_b, Timing::default()).unwrap();
 }
 
 #[test]

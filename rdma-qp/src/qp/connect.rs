@@ -42,7 +42,7 @@ pub enum EndpointError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The peer was not told about this QP.
+    /// The peer was not told about this QP, or not since it was connected last.
     #[error(
         "the peer knows nothing of this QP: call endpoint() and swap the result before connect()"
     )]
@@ -107,7 +107,8 @@ fn depths(attr: &ibv_device_attr) -> (u8, u8) {
 
 impl Qp<Rc> {
     /// Describes this end for the peer, reached by the GID `gid`, with a new random PSN. Tell the peer with
-    /// [`Exchange::swap`](crate::exchange::Exchange::swap); then [`Qp::connect`] uses the same values.
+    /// [`Exchange::swap`](crate::exchange::Exchange::swap); then [`Qp::connect`] uses the same values. One description is
+    /// good for one connection.
     ///
     /// # Errors
     /// The port of the GID cannot be queried, no address vector can name the GID, or the system has no random bytes.
@@ -243,6 +244,8 @@ impl Qp<Rc> {
             rnr_retry: timing.rnr_retry,
             max_rd_atomic: agreed.max_rd_atomic,
         })?;
+        // Its PSN is used now: a next life gets one of its own, so that nothing of this one falls into its window.
+        self.told = None;
         Ok(Connected { agreed, timing })
     }
 }
