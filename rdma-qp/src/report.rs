@@ -52,7 +52,7 @@ pub struct FailureReport {
     pub rnr_retry: Option<u8>,
     /// How long ago the QP became ready to send.
     pub age: Option<Duration>,
-    /// The books of the queue.
+    /// The books of the queue; all zero if its QP was reset or destroyed since.
     pub account: Account,
 }
 
@@ -206,11 +206,15 @@ impl fmt::Display for FailureReport {
             write!(f, "; ready to send for {age:?}")?;
         }
         let books = &self.account;
-        write!(
-            f,
-            "; {} of {} requests of this queue succeeded before]",
-            books.succeeded, books.accepted
-        )
+        // Books without the request itself are those of nobody: the QP was reset or destroyed.
+        if books.accepted > 0 {
+            write!(
+                f,
+                "; {} of {} requests of this queue succeeded before",
+                books.succeeded, books.accepted
+            )?;
+        }
+        f.write_str("]")
     }
 }
 

@@ -555,6 +555,7 @@ fn a_failure_is_never_explained_with_the_qp_that_took_its_place() {
     assert_eq!(report.status, IBV_WC_RETRY_EXC_ERR);
     assert_eq!(report.qp, format!("QP {number:#x}"));
     assert_eq!(report.account, rdma_qp::Account::default());
+    assert!(!report.to_string().contains("0 of 0"), "{report}");
 }
 
 #[test]
