@@ -349,6 +349,8 @@ fn sound() -> (ibv_qp_attr, ibv_qp_attr_mask, Limits) {
     attr.ah_attr.port_num = 1;
     attr.ah_attr.is_global = 1;
     attr.ah_attr.grh.sgid_index = 3;
+    attr.ah_attr.grh.flow_label = 0xf_ffff;
+    attr.ah_attr.sl = 15;
     attr.timeout = 14;
     attr.retry_cnt = 7;
     attr.rnr_retry = 7;
@@ -426,6 +428,18 @@ fn sound_values_pass_and_each_bad_one_is_named_with_its_limit() {
             IBV_QP_AV,
             out("ah_attr.grh.sgid_index", 4, 0, 3, VerbsRule),
             "ah_attr.grh.sgid_index is 4: must be 0 to 3",
+        ),
+        (
+            |a| a.ah_attr.grh.flow_label = 0x10_0000,
+            IBV_QP_AV,
+            out("ah_attr.grh.flow_label", 0x10_0000, 0, 0xf_ffff, StricterByUs),
+            "ah_attr.grh.flow_label is 1048576: must be 0 to 1048575",
+        ),
+        (
+            |a| a.ah_attr.sl = 16,
+            IBV_QP_AV,
+            out("ah_attr.sl", 16, 0, 15, StricterByUs),
+            "ah_attr.sl is 16: must be 0 to 15",
         ),
         (
             |a| a.timeout = 32,

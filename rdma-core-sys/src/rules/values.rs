@@ -227,26 +227,25 @@ pub fn check_values(
     // A table of n entries has the indices 0 to n - 1; of an empty one the range is empty, told as 1 to 0.
     let first = |len: Option<u32>| u64::from(len == Some(0));
     let last = |len: Option<u32>| open(len).saturating_sub(1);
-    let (pkeys, gids) = (
-        limits.pkey_tbl_len,
-        if path.is_global == 0 {
-            None
-        } else {
-            limits.gid_tbl_len
-        },
-    );
+    let pkeys = limits.pkey_tbl_len;
+    let (gids, flow_label) = match path.is_global {
+        0 => (None, 0),
+        _ => (limits.gid_tbl_len, path.grh.flow_label),
+    };
     let (initiator, responder) = (open(limits.max_rd_atomic), open(limits.max_dest_rd_atomic));
     const PSN_MAX: u64 = 0xff_ffff;
     const QPN_MAX: u64 = 0xff_ffff;
 
     #[rustfmt::skip]
-    let ranges: [(ibv_qp_attr_mask, &'static str, u64, u64, u64, Kind); 17] = [
+    let ranges: [(ibv_qp_attr_mask, &'static str, u64, u64, u64, Kind); 19] = [
         (IBV_QP_STATE, "qp_state", attr.qp_state.0.into(), 0, last_state, VerbsRule),
         (IBV_QP_CUR_STATE, "cur_qp_state", attr.cur_qp_state.0.into(), 0, last_state, VerbsRule),
         (IBV_QP_PKEY_INDEX, "pkey_index", attr.pkey_index.into(), first(pkeys), last(pkeys), StricterByUs),
         (IBV_QP_PORT, "port_num", attr.port_num.into(), 1, ports, VerbsRule),
         (IBV_QP_AV, "ah_attr.port_num", path.port_num.into(), 1, ports, VerbsRule),
         (IBV_QP_AV, "ah_attr.grh.sgid_index", path.grh.sgid_index.into(), first(gids), last(gids), VerbsRule),
+        (IBV_QP_AV, "ah_attr.grh.flow_label", flow_label.into(), 0, 0xf_ffff, StricterByUs),
+        (IBV_QP_AV, "ah_attr.sl", path.sl.into(), 0, 15, StricterByUs),
         (IBV_QP_TIMEOUT, "timeout", attr.timeout.into(), 0, 31, VerbsRule),
         (IBV_QP_RETRY_CNT, "retry_cnt", attr.retry_cnt.into(), 0, 7, StricterByUs),
         (IBV_QP_RNR_RETRY, "rnr_retry", attr.rnr_retry.into(), 0, 7, StricterByUs),
