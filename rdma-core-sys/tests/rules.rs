@@ -432,7 +432,13 @@ fn sound_values_pass_and_each_bad_one_is_named_with_its_limit() {
         (
             |a| a.ah_attr.grh.flow_label = 0x10_0000,
             IBV_QP_AV,
-            out("ah_attr.grh.flow_label", 0x10_0000, 0, 0xf_ffff, StricterByUs),
+            out(
+                "ah_attr.grh.flow_label",
+                0x10_0000,
+                0,
+                0xf_ffff,
+                StricterByUs,
+            ),
             "ah_attr.grh.flow_label is 1048576: must be 0 to 1048575",
         ),
         (
