@@ -24,6 +24,8 @@ shift
 
 work=$CARGO_TARGET_DIR/ci/vm
 mkdir -p "$work"
+# What runs that were killed have left.
+find "$work" -maxdepth 2 -type d \( -name 'job-*.??????' -o -name 'run.??????' \) -mmin +60 -exec rm -rf {} +
 folder=$(mktemp -d "$work/job-$name.XXXXXX")
 trap 'rm -rf "$folder"' EXIT
 trap 'exit 130' INT TERM HUP
