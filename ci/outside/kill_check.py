@@ -47,9 +47,9 @@ def qp_number(victim):
 
 def budget(process):
     """The retry budget that a process printed, in seconds."""
-    found = re.search(r"retry budget ([\d.]+) s\b", process.result(None).out)
+    found = re.search(r"retry budget ([\d.]+) (m?s)\b", process.result(None).out)
     expect(found, f"no retry budget was printed: {process.result(None).describe()}")
-    seconds = float(found[1])
+    seconds = float(found[1]) * (0.001 if found[2] == "ms" else 1)
     expect(seconds <= LARGEST_BUDGET, f"the retry budget is {seconds} s, more than {LARGEST_BUDGET} s")
     return seconds
 
