@@ -107,6 +107,11 @@ impl Case {
                 answers: false,
                 ..usual
             },
+            // Where its NAK is lost, there must be an end.
+            Kind::BadKey | Kind::TooLong => Setting {
+                retry_cnt: 6,
+                ..usual
+            },
             _ => usual,
         }
     }

@@ -21,11 +21,12 @@ pub(super) struct Setting {
 }
 
 impl Setting {
-    /// Not 7 retries: the kernel's rxe takes 7 for ever.
+    /// The kernel's rxe takes 7 for ever, and needs that on a lossy wire: a sequence NAK costs it one, even where it says
+    /// that packets came (`rxe_comp.c`, `check_ack`).
     pub(super) const USUAL: Setting = Setting {
         mtu: IBV_MTU_1024,
         timeout: 14,
-        retry_cnt: 6,
+        retry_cnt: 7,
         rnr_retry: 7,
         answers: true,
     };
