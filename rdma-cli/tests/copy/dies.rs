@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use crate::run::*;
@@ -37,14 +37,6 @@ fn in_the_middle(scratch: &Scratch, near: &str, far: &str) -> (Child, Child) {
     let sender = sending.spawn().unwrap();
     await_middle(&inbox);
     (sender, receiver)
-}
-
-fn signal(child: &Child, name: &str) {
-    let sent = Command::new("kill")
-        .args([name, &child.id().to_string()])
-        .status()
-        .unwrap();
-    assert!(sent.success());
 }
 
 #[test]
@@ -111,7 +103,7 @@ fn the_copy_changes_on_its_disk() {
 fn the_receiver_falls_silent() {
     let scratch = Scratch::new();
     let (sender, mut receiver) = in_the_middle(&scratch, "127.5.5.5", "127.5.5.6");
-    signal(&receiver, "-STOP");
+    signal(&receiver, Signal::STOP);
     refused(
         &finish(sender),
         &[
@@ -129,7 +121,7 @@ fn the_receiver_falls_silent() {
 fn the_sender_falls_silent() {
     let scratch = Scratch::new();
     let (mut sender, receiver) = in_the_middle(&scratch, "127.5.5.7", "127.5.5.8");
-    signal(&sender, "-STOP");
+    signal(&sender, Signal::STOP);
     refused(
         &finish(receiver),
         &["GID ::ffff:127.5.5.7", "QP 0x", "IBV_WC_RETRY_EXC_ERR"],
@@ -152,7 +144,7 @@ fn either_end_is_interrupted() {
         } else {
             (receiver, sender)
         };
-        signal(&stopped, "-INT");
+        signal(&stopped, Signal::INT);
         let stopped = finish(stopped);
         assert_eq!(stopped.status.code(), Some(130), "{}", stderr(&stopped));
         refused(

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use rdma_qp::exchange::Exchange as _;
 use rdma_qp::exchange::tcp::{self, Channel};
@@ -113,9 +113,7 @@ fn an_interruption_at_the_very_end_promises_nothing() {
     let (mut hostile, sender) = accept(&source, SLOTS * CHUNK);
     let sent = String::from_utf8(hostile.channel.recv().unwrap()).unwrap();
     assert!(sent.contains("sha256"), "{sent}");
-    let pid = sender.id().to_string();
-    let interrupted = Command::new("kill").args(["-INT", &pid]).status();
-    assert!(interrupted.unwrap().success());
+    signal(&sender, Signal::INT);
     let ended = finish(sender);
     let said = refused(&ended, &["interrupted", "if it found so"]);
     assert_eq!(ended.status.code(), Some(130), "{said}");

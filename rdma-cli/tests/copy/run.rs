@@ -7,6 +7,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+pub use rustix::process::Signal;
+use rustix::process::{Pid, kill_process};
 use serde_json::Value;
 
 /// Nothing here takes so long unless it hangs.
@@ -202,4 +204,9 @@ pub fn refused(ended: &Output, words: &[&str]) -> String {
         assert!(said.contains(word), "no {word:?} in: {said}");
     }
     said
+}
+
+/// Sends `signal` to `child`.
+pub fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
 }
