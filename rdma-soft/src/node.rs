@@ -28,7 +28,7 @@ pub(crate) use cq::{AsyncEvent, Cq, CqEvent, Overrun, Subject};
 pub use driver::LinkCounters;
 use driver::{Budget, Driver};
 pub(crate) use notify::EventQueue;
-pub(crate) use qp::Qp;
+pub(crate) use qp::{Posting, Qp};
 
 use self::cq::Notice;
 use self::qp::Posts;

@@ -11,6 +11,7 @@ use super::object;
 use super::qp::QpObject;
 use crate::core::{Data, InlineData, RecvWqe, Remote, SendOp, SendWqe, Sge, SgeList};
 use crate::mem::Region;
+use crate::node::Posting;
 
 pub(super) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
@@ -23,27 +24,10 @@ pub(super) unsafe extern "C" fn post_send(
         Err(errno) => return refuse(errno, wr, bad_wr),
     };
     let mut queue = soft.qp.post_send();
-    let mut next = wr;
-    let (mut accepted, mut outcome) = (false, 0);
-    // The list ends at the latest when the queue is full, even if it is a circle.
-    while !next.is_null() {
-        let made = queue.slot().and_then(|seq| {
-            // SAFETY: not null, so it is a request of the list that ibv_post_send(3) asks for.
-            unsafe { send_request(soft, next, seq) }
-        });
-        match made {
-            Ok(wqe) => {
-                queue.push(wqe);
-                accepted = true;
-            }
-            Err(errno) => {
-                outcome = refuse(errno, next, bad_wr);
-                break;
-            }
-        }
-        // SAFETY: as above.
-        next = unsafe { (*next).next };
-    }
+    let (accepted, outcome) = stage(&mut queue, wr, bad_wr, |request, seq| {
+        // SAFETY: not null, so it is a request of the list that ibv_post_send(3) asks for.
+        unsafe { Ok((send_request(soft, request, seq)?, (*request).next)) }
+    });
     drop(queue);
     if accepted {
         soft.node.kick(&soft.qp);
@@ -62,26 +46,10 @@ pub(super) unsafe extern "C" fn post_recv(
         Err(errno) => return refuse(errno, wr, bad_wr),
     };
     let mut queue = soft.qp.post_recv();
-    let mut next = wr;
-    let (mut accepted, mut outcome) = (false, 0);
-    while !next.is_null() {
-        let made = queue.slot().and_then(|seq| {
-            // SAFETY: not null, so it is a request of the list that ibv_post_recv(3) asks for.
-            unsafe { recv_request(soft, next, seq) }
-        });
-        match made {
-            Ok(wqe) => {
-                queue.push(wqe);
-                accepted = true;
-            }
-            Err(errno) => {
-                outcome = refuse(errno, next, bad_wr);
-                break;
-            }
-        }
-        // SAFETY: as above.
-        next = unsafe { (*next).next };
-    }
+    let (accepted, outcome) = stage(&mut queue, wr, bad_wr, |request, seq| {
+        // SAFETY: not null, so it is a request of the list that ibv_post_recv(3) asks for.
+        unsafe { Ok((recv_request(soft, request, seq)?, (*request).next)) }
+    });
     let flushes = queue.flushes();
     drop(queue);
     if accepted && flushes {
@@ -90,6 +58,30 @@ pub(super) unsafe extern "C" fn post_recv(
         soft.node.mark(&soft.qp);
     }
     outcome
+}
+
+/// Appends the requests of a list to a queue, up to the first one that is refused. `take` reads a
+/// request, which is not null, for a position, and gives the one after it.
+///
+/// Returns whether any was accepted, and what the post call returns.
+fn stage<R, W>(
+    queue: &mut Posting<'_, W>,
+    list: *mut R,
+    bad_wr: *mut *mut R,
+    take: impl Fn(*mut R, u64) -> Result<(W, *mut R), Errno>,
+) -> (bool, c_int) {
+    let (mut next, mut accepted) = (list, false);
+    // The list ends at the latest when the queue is full, even if it is a circle.
+    while !next.is_null() {
+        match queue.slot().and_then(|seq| take(next, seq)) {
+            Ok((wqe, after)) => {
+                queue.push(wqe);
+                (next, accepted) = (after, true);
+            }
+            Err(errno) => return (accepted, refuse(errno, next, bad_wr)),
+        }
+    }
+    (accepted, 0)
 }
 
 /// There are no shared receive queues yet.

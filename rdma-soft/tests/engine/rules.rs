@@ -7,7 +7,7 @@ use rdma_core_sys::{
     ibv_access_flags, ibv_event_type, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state, ibv_wc_opcode,
     ibv_wc_status,
 };
-use rdma_soft::core::{Completion, Queue, Refused, Remote, SendOp};
+use rdma_soft::core::{Completion, Path, Queue, Refused, Remote, SendOp};
 use rdma_soft::wire::{Operation, Packet};
 
 use super::net::*;
@@ -59,6 +59,18 @@ impl Pair {
             .filter_map(|f| Packet::parse(&f.bytes[..f.bytes.len() - 4]).ok())
             .filter(|(p, _)| p.bth.opcode.info().unwrap().op == op)
             .count()
+    }
+
+    /// The first frame that went out, as node 1 gets it.
+    fn first(&self) -> (Path, Packet, Vec<u8>) {
+        let bytes = &self.net.recorded.as_ref().unwrap()[0].bytes;
+        let (packet, payload) = Packet::parse(&bytes[..bytes.len() - 4]).unwrap();
+        let path = Path {
+            port: 1,
+            src: addr(0),
+            dst: addr(1),
+        };
+        (path, packet, payload.to_vec())
     }
 
     /// Posts one request on a fresh pair and gives its status.
@@ -1035,15 +1047,9 @@ fn a_repeated_read_whose_region_is_gone_harms_nobody() {
     let w = wqe(1, SendOp::Read { remote }, &[p.a.sge(0, 4000)]);
     p.net.send(0, p.qa, w);
     p.net.settle();
-    let question = p.net.recorded.as_ref().unwrap()[0].clone();
     assert_eq!(p.net.ends(0), [(1, OK)]);
     // The question comes again; the region goes while the answer is on its way out.
-    let (packet, _) = Packet::parse(&question.bytes[..question.bytes.len() - 4]).unwrap();
-    let path = rdma_soft::core::Path {
-        port: 1,
-        src: addr(0),
-        dst: addr(1),
-    };
+    let (path, packet, _) = p.first();
     let (now, node) = (p.net.now, &mut p.net.nodes[1].engine);
     node.handle_packet(now, &path, &packet, &[]);
     let answer = node.poll_transmit(now).unwrap();
@@ -1071,15 +1077,9 @@ fn a_repeated_write_is_acknowledged_without_the_read_behind_it() {
     let w = wqe(2, SendOp::Read { remote }, &[p.a.sge(8, 8)]);
     p.net.send(0, p.qa, w);
     p.net.settle();
-    let again = p.net.recorded.as_ref().unwrap()[0].clone();
-    let (packet, payload) = Packet::parse(&again.bytes[..again.bytes.len() - 4]).unwrap();
-    let path = rdma_soft::core::Path {
-        port: 1,
-        src: addr(0),
-        dst: addr(1),
-    };
+    let (path, packet, payload) = p.first();
     let (now, node) = (p.net.now, &mut p.net.nodes[1].engine);
-    node.handle_packet(now, &path, &packet, payload);
+    node.handle_packet(now, &path, &packet, &payload);
     let ack = node.poll_transmit(now).unwrap().packet.bth;
     assert_eq!(ack.psn.value(), 0, "the WRITE's PSN; 1 is the READ's");
 }
@@ -1123,13 +1123,7 @@ fn a_read_asked_again_from_a_hole_goes_on_from_there() {
     let remote = p.b.remote(0);
     let w = wqe(1, SendOp::Read { remote }, &[p.a.sge(0, 8 * 1024)]);
     p.net.send(0, p.qa, w);
-    let question = p.net.recorded.as_ref().unwrap()[0].clone();
-    let (mut packet, _) = Packet::parse(&question.bytes[..question.bytes.len() - 4]).unwrap();
-    let path = rdma_soft::core::Path {
-        port: 1,
-        src: addr(0),
-        dst: addr(1),
-    };
+    let (path, mut packet, _) = p.first();
     let (now, node) = (p.net.now, &mut p.net.nodes[1].engine);
     node.handle_packet(now, &path, &packet, &[]);
     let psns = |node: &mut rdma_soft::core::Engine, n: usize| {
