@@ -10,7 +10,7 @@ use rdma_core_sys::{
 };
 use rustix::io::Errno;
 
-use super::config::{Config, gid_to_ip};
+use super::config::{Caps, Config, gid_to_ip};
 use super::counters::{Counters, Refused};
 use super::event::{CqId, Event, PdId};
 use super::keys::{Keys, MrKeys};
@@ -18,7 +18,7 @@ use super::modify::ModifyError;
 use super::qp::{Qp, QpInit, Shared};
 use super::rng::Rng;
 use super::time::Instant;
-use super::transmit::{MAX_PAYLOAD, Payload, Piece, Source, Transmit, gather, pieces};
+use super::transmit::{Payload, Piece, Source, Transmit, gather, pieces};
 use super::wqe::{Data, RecvWqe, SendWqe};
 use crate::mem::Region;
 use crate::wire::{Class, Packet};
@@ -309,7 +309,7 @@ impl Engine {
             dst: t.dst,
         };
         let mut pieces = std::mem::take(&mut self.pieces);
-        let mut inline = [0u8; MAX_PAYLOAD];
+        let mut inline = [0u8; Caps::INLINE_LIMIT];
         let payload = self.locate(t, &mut pieces, &mut inline);
         match payload {
             Some(payload) => {

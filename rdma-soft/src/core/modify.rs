@@ -161,13 +161,7 @@ impl Qp {
         } else {
             self.attr.port_num
         };
-        let limits = Limits {
-            // To RTR the address vector names the QP's port (uverbs_cmd.c, modify_qp).
-            qp_port: limits(self, &shared.config, port)
-                .qp_port
-                .filter(|_| to == S::IBV_QPS_RTR),
-            ..limits(self, &shared.config, port)
-        };
+        let limits = limits(self, &shared.config, port);
         let violations = rules::check_values(self.init.transport, attr, mask, &limits);
         if !violations.is_empty() {
             return Err(ModifyError::Values(violations));
