@@ -376,10 +376,10 @@ impl Node {
         attr: &ibv_qp_attr,
         mask: ibv_qp_attr_mask,
     ) -> Result<ibv_qp_state, ModifyError> {
-        self.control(|driver, now, notices| {
+        self.control(|driver, _, notices| {
             // What was posted before belongs to the state before.
-            driver.take_posts_of(now, qp);
-            let state = driver.engine.modify_qp(now, qp.num, attr, mask)?;
+            driver.take_posts_of(qp);
+            let state = driver.engine.modify_qp(qp.num, attr, mask)?;
             driver.report(notices);
             if state == ibv_qp_state::IBV_QPS_RESET {
                 qp.purge();

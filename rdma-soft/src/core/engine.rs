@@ -220,14 +220,13 @@ impl Engine {
     /// [`ModifyError`]; nothing was changed then.
     pub fn modify_qp(
         &mut self,
-        now: Instant,
         qp_num: u32,
         attr: &ibv_qp_attr,
         mask: ibv_qp_attr_mask,
     ) -> Result<ibv_qp_state, ModifyError> {
         let qp = self.qps.get_mut(&qp_num).ok_or(ModifyError::NoQp(qp_num))?;
         let state = qp.modify(&mut self.shared, attr, mask)?;
-        self.settle(now, qp_num);
+        self.settle(qp_num);
         Ok(state)
     }
 
@@ -254,18 +253,18 @@ impl Engine {
 
     /// Posts a send request. Its shape was checked by whoever posts: opcode, number of entries,
     /// length, the Queue Pair's state.
-    pub fn post_send(&mut self, now: Instant, qp_num: u32, wqe: SendWqe) {
+    pub fn post_send(&mut self, qp_num: u32, wqe: SendWqe) {
         if let Some(qp) = self.qps.get_mut(&qp_num) {
             qp.post_send(&mut self.shared, wqe);
-            self.settle(now, qp_num);
+            self.settle(qp_num);
         }
     }
 
     /// Posts a receive request.
-    pub fn post_recv(&mut self, now: Instant, qp_num: u32, wqe: RecvWqe) {
+    pub fn post_recv(&mut self, qp_num: u32, wqe: RecvWqe) {
         if let Some(qp) = self.qps.get_mut(&qp_num) {
             qp.post_recv(&mut self.shared, wqe);
-            self.settle(now, qp_num);
+            self.settle(qp_num);
         }
     }
 
@@ -316,7 +315,7 @@ impl Engine {
                 self.shared.counters.tx_frames += 1;
                 self.receive(now, &path, &t.packet, &payload);
             }
-            None => self.payload_gone(now, t),
+            None => self.payload_gone(t),
         }
         pieces.clear();
         self.pieces = pieces;
@@ -384,14 +383,14 @@ impl Engine {
     ///
     /// `None` if the payload's memory went away since the packet was taken: there is nothing to
     /// send, and the Queue Pair was told.
-    pub fn emit(&mut self, now: Instant, t: &Transmit, buf: &mut [u8]) -> Option<usize> {
+    pub fn emit(&mut self, t: &Transmit, buf: &mut [u8]) -> Option<usize> {
         let header = t.packet.emit_header(buf);
         let len = t.payload_len as usize;
         if self
             .fetch_payload(t, buf.get_mut(header..header + len)?)
             .is_none()
         {
-            self.payload_gone(now, t);
+            self.payload_gone(t);
             return None;
         }
         let end = header + len + usize::from(t.packet.bth.pad);
@@ -429,7 +428,7 @@ impl Engine {
     }
 
     /// The memory of a packet's payload is not there any more.
-    fn payload_gone(&mut self, now: Instant, t: &Transmit) {
+    fn payload_gone(&mut self, t: &Transmit) {
         let (Source::Request { qp_num, .. } | Source::Read { qp_num, .. }) = t.source else {
             return;
         };
@@ -443,13 +442,13 @@ impl Engine {
             }
             Source::None => {}
         }
-        self.settle(now, qp_num);
+        self.settle(qp_num);
     }
 
     fn receive(&mut self, now: Instant, path: &Path, packet: &Packet, payload: &Payload<'_>) {
         let outcome = self.dispatch(now, path, packet, payload);
         self.shared.counters.received(outcome);
-        self.settle(now, packet.bth.dest_qp);
+        self.settle(packet.bth.dest_qp);
     }
 
     /// The checks that all packets pass, in the order of rxe's (rxe_recv.c): the Queue Pair, its
@@ -504,7 +503,7 @@ impl Engine {
             if let Some(qp) = self.qps.get_mut(&qp_num) {
                 qp.armed = None;
                 qp.expire(now, &mut self.shared);
-                self.settle(now, qp_num);
+                self.settle(qp_num);
             }
         }
     }
@@ -554,7 +553,7 @@ impl Engine {
     }
 
     /// After a change to a Queue Pair: it may have something to send, or another deadline.
-    fn settle(&mut self, _now: Instant, qp_num: u32) {
+    fn settle(&mut self, qp_num: u32) {
         let Some(qp) = self.qps.get_mut(&qp_num) else {
             return;
         };

@@ -263,30 +263,30 @@ impl Driver {
     ///
     /// Before every packet that comes in, too: who posted a receive and then let the peer know must
     /// not be told that there was none.
-    fn take_posts(&mut self, now: Instant) {
+    fn take_posts(&mut self) {
         if !self.posts.pending() {
             return;
         }
         let mut taken = std::mem::take(&mut self.taken);
         self.posts.take(&mut taken);
         for qp in taken.drain(..).filter(|qp| !qp.is_dead()) {
-            self.take_posts_of(now, &qp);
+            self.take_posts_of(&qp);
         }
         self.taken = taken;
     }
 
     /// Gives new requests of `qp` to the engine.
-    pub(super) fn take_posts_of(&mut self, now: Instant, qp: &Qp) {
+    pub(super) fn take_posts_of(&mut self, qp: &Qp) {
         let engine = std::cell::RefCell::new(&mut self.engine);
         qp.drain(
-            |wqe| engine.borrow_mut().post_recv(now, qp.num, wqe),
-            |wqe| engine.borrow_mut().post_send(now, qp.num, wqe),
+            |wqe| engine.borrow_mut().post_recv(qp.num, wqe),
+            |wqe| engine.borrow_mut().post_send(qp.num, wqe),
         );
     }
 
     /// Takes new requests, receives, runs timers, sends, and reports what happened.
     pub(super) fn step(&mut self, now: Instant, budget: Budget, notices: &mut Vec<Notice>) -> Turn {
-        self.take_posts(now);
+        self.take_posts();
         let received = self.receive(now, budget.rx);
         if self.engine.next_timeout().is_some_and(|at| at <= now) {
             self.engine.handle_timeout(now);
@@ -316,7 +316,7 @@ impl Driver {
                     break;
                 };
                 count += 1;
-                self.take_posts(now);
+                self.take_posts();
                 let Some(datagram) = self.rx.get(..received.len) else {
                     continue;
                 };
@@ -369,7 +369,7 @@ impl Driver {
             let by_bytes = self.faults.is_some() || self.pcap.is_some();
             if !by_bytes && self.is_ours(packet.src) && self.is_ours(packet.dst) {
                 self.counters.self_packets += 1;
-                self.take_posts(now);
+                self.take_posts();
                 self.engine.loopback(now, &packet);
             } else {
                 self.send_packet(now, &packet);
@@ -391,7 +391,7 @@ impl Driver {
     /// Makes a packet a datagram, and sends it or hands it to the faults.
     fn send_packet(&mut self, now: Instant, packet: &Transmit) {
         let mut tx = std::mem::take(&mut self.tx);
-        if let Some(len) = self.engine.emit(now, packet, &mut tx) {
+        if let Some(len) = self.engine.emit(packet, &mut tx) {
             self.send_emitted(now, packet, &mut tx, len);
         }
         self.tx = tx;

@@ -240,7 +240,7 @@ impl Net {
     }
 
     pub fn modify(&mut self, a: usize, qa: u32, attr: &ibv_qp_attr, mask: ibv_qp_attr_mask) {
-        let got = self.nodes[a].engine.modify_qp(self.now, qa, attr, mask);
+        let got = self.nodes[a].engine.modify_qp(qa, attr, mask);
         assert_eq!(got.unwrap(), attr.qp_state);
         self.drain();
     }
@@ -250,7 +250,7 @@ impl Net {
     }
 
     pub fn send(&mut self, a: usize, qa: u32, wqe: SendWqe) {
-        self.nodes[a].engine.post_send(self.now, qa, wqe);
+        self.nodes[a].engine.post_send(qa, wqe);
         self.drain();
     }
 
@@ -264,7 +264,7 @@ impl Net {
             seq: wr_id,
             sges: list,
         };
-        self.nodes[a].engine.post_recv(self.now, qa, wqe);
+        self.nodes[a].engine.post_recv(qa, wqe);
         self.drain();
     }
 
@@ -277,7 +277,7 @@ impl Net {
                     break;
                 };
                 assert!(t.packet.bth.psn.value() < 1 << 24);
-                let Some(len) = node.engine.emit(self.now, &t, &mut self.buf) else {
+                let Some(len) = node.engine.emit(&t, &mut self.buf) else {
                     continue;
                 };
                 let (src, dst) = (SocketAddr::new(t.src, PORT), SocketAddr::new(t.dst, PORT));

@@ -784,7 +784,7 @@ fn sqd_finishes_what_it_began_and_says_when() {
     };
     let refused = p.net.nodes[0]
         .engine
-        .modify_qp(p.net.now, p.qa, &back, M::IBV_QP_STATE);
+        .modify_qp(p.qa, &back, M::IBV_QP_STATE);
     assert_eq!(
         refused.unwrap_err().to_string(),
         "the send queue is still draining"
@@ -869,10 +869,9 @@ fn a_refused_modify_changes_nothing() {
     };
     let mask = M::IBV_QP_STATE | M::IBV_QP_PKEY_INDEX | M::IBV_QP_PORT | M::IBV_QP_ACCESS_FLAGS;
     let try_it = |net: &mut Net, attr: &ibv_qp_attr, mask| {
-        let now = net.now;
         net.nodes[0]
             .engine
-            .modify_qp(now, qp, attr, mask)
+            .modify_qp(qp, attr, mask)
             .map_err(|e| (e.to_string(), e.errno()))
     };
     assert!(try_it(&mut net, &attr, mask).is_err(), "there is no port 2");
@@ -930,7 +929,6 @@ fn two_queue_pairs_of_one_node_talk_without_a_wire() {
     let mut list = rdma_soft::core::SgeList::new();
     assert!(list.push(m.sge(50_000, 300)));
     node.engine.post_recv(
-        net.now,
         qb,
         rdma_soft::core::RecvWqe {
             wr_id: 7,
@@ -957,7 +955,7 @@ fn two_queue_pairs_of_one_node_talk_without_a_wire() {
         ),
     ];
     for w in posts {
-        node.engine.post_send(net.now, qa, w);
+        node.engine.post_send(qa, w);
     }
     while let Some(t) = node.engine.poll_transmit(net.now) {
         node.engine.loopback(net.now, &t);
@@ -1055,7 +1053,7 @@ fn a_repeated_read_whose_region_is_gone_harms_nobody() {
     let answer = node.poll_transmit(now).unwrap();
     node.dereg_mr(p.b.lkey).unwrap();
     assert_eq!(
-        node.emit(now, &answer, &mut [0; rdma_soft::core::MAX_FRAME]),
+        node.emit(&answer, &mut [0; rdma_soft::core::MAX_FRAME]),
         None
     );
     p.net.settle();
@@ -1091,7 +1089,6 @@ fn the_self_link_counts_what_it_carried() {
     let m = net.nodes[0].mem(0x1000, 64, ALL);
     let (now, node) = (net.now, &mut net.nodes[0].engine);
     node.post_send(
-        now,
         qa,
         wqe(
             1,
