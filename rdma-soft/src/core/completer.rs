@@ -81,6 +81,7 @@ impl Qp {
             return Err(Refused::DuplicateResponse);
         }
         shared.counters.rx_rnr_naks += 1;
+        self.stats.rnr_naks_received += 1;
         self.acknowledge(now, shared, psn)?;
         if self.attr.rnr_retry < 7 {
             if self.sq.rnr_retries == 0 {
@@ -89,6 +90,7 @@ impl Qp {
             }
             self.sq.rnr_retries -= 1;
         }
+        self.stats.rnr_wait += rnr_timer(timer);
         self.retry_after(now + rnr_timer(timer));
         Ok(())
     }
@@ -110,6 +112,10 @@ impl Qp {
                 if Psn::distance(self.sq.una, end) > 0 {
                     self.sq.una = end;
                 }
+                break;
+            }
+            // What is done in the node has no PSN to be acknowledged: it waits for its turn alone.
+            if e.wqe.op.is_local() && !e.executed {
                 break;
             }
             self.sq.una = e.end();
@@ -183,8 +189,7 @@ impl Qp {
 
     /// Stores a part of what the oldest request fetches, and completes it with the last part.
     fn fetched(&mut self, now: Instant, shared: &mut Shared, offset: u64, payload: &Payload<'_>) {
-        let pd = self.init.pd;
-        let Some(e) = self.sq.queue.front_mut() else {
+        let (Some(pd), Some(e)) = (self.init.pd, self.sq.queue.front_mut()) else {
             return;
         };
         let Data::Sges(sges) = &e.wqe.data else {
@@ -200,6 +205,7 @@ impl Qp {
         if done && let Some(e) = self.sq.pop() {
             self.complete_send(shared, &e.wqe, ibv_wc_status::IBV_WC_SUCCESS, e.len);
         }
+        self.retire_local(shared);
         self.progress(now, 1);
         self.fail_if_due(shared);
     }

@@ -29,6 +29,18 @@ pub struct Caps {
     pub max_qp_init_rd_atom: u8,
     /// Address handles.
     pub max_ah: u32,
+    /// Shared receive queues.
+    pub max_srq: u32,
+    /// Work requests of one shared receive queue.
+    pub max_srq_wr: u32,
+    /// Scatter/gather entries of a request of a shared receive queue; at most [`Caps::SGE_LIMIT`].
+    pub max_srq_sge: u32,
+    /// Memory windows.
+    pub max_mw: u32,
+    /// Multicast groups.
+    pub max_mcast_grp: u32,
+    /// Queue Pairs attached to one multicast group.
+    pub max_mcast_qp_attach: u32,
 }
 
 impl Caps {
@@ -53,6 +65,12 @@ impl Default for Caps {
             max_qp_rd_atom: 16,
             max_qp_init_rd_atom: 16,
             max_ah: 1 << 16,
+            max_srq: 1 << 16,
+            max_srq_wr: 1 << 15,
+            max_srq_sge: Caps::SGE_LIMIT as u32,
+            max_mw: 1 << 16,
+            max_mcast_grp: 1 << 12,
+            max_mcast_qp_attach: 1 << 10,
         }
     }
 }
@@ -122,6 +140,34 @@ pub struct Config {
     pub caps: Caps,
     /// Most packets that one Queue Pair keeps unacknowledged.
     pub window: u32,
+    /// Be stricter where that finds bugs.
+    pub strict: Strict,
+}
+
+/// Where the device is stricter than it need be, because that finds bugs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strict {
+    /// Fields of a failed completion that verbs leave undefined hold [`POISON`](crate::POISON).
+    pub poison: bool,
+    /// Completions of different queues in one CQ are handed out in any order that verbs allow, drawn
+    /// from the node's seed: each queue's own order stays.
+    pub reorder_completions: bool,
+    /// Local and remote key of a region always differ.
+    pub distinct_keys: bool,
+    /// Requests that an earlier READ may see, or that reuse its buffer, without a fence or a
+    /// completion in between are counted (`tx_unfenced_hazards`).
+    pub hazards: bool,
+}
+
+impl Default for Strict {
+    fn default() -> Strict {
+        Strict {
+            poison: true,
+            reorder_completions: false,
+            distinct_keys: true,
+            hazards: true,
+        }
+    }
 }
 
 impl Config {

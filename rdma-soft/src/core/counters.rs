@@ -39,6 +39,10 @@ refusals! {
     WrongPeer = "rx_wrong_peer",
     /// The partition key does not match.
     BadPkey = "rx_bad_pkey",
+    /// A datagram whose Q_Key is not the Queue Pair's.
+    BadQkey = "rx_bad_qkey",
+    /// A datagram to a multicast group that no Queue Pair of this node is attached to.
+    UnknownGroup = "rx_unknown_group",
     /// A request that was executed before.
     DuplicateRequest = "rx_duplicate_request",
     /// A request ahead of the one that is due.
@@ -47,6 +51,14 @@ refusals! {
     NoReceive = "rx_no_receive",
     /// A request that was answered with a fatal NAK.
     Nak = "rx_nak_sent",
+    /// An unacknowledged request for memory that it may not reach.
+    AccessDenied = "rx_access_denied",
+    /// An unacknowledged request that breaks the rules of its operation.
+    InvalidRequest = "rx_invalid_request",
+    /// An unacknowledged message that is longer than its receive.
+    TooLong = "rx_too_long",
+    /// An unacknowledged message for a receive whose key does not open its memory.
+    LocalError = "rx_local_error",
     /// A response to nothing that is outstanding.
     GhostResponse = "rx_ghost_response",
     /// A response that was seen before.
@@ -81,6 +93,11 @@ pub struct Counters {
     pub rx_sequence_naks: u64,
     /// Expired acknowledgement timers.
     pub timeouts: u64,
+    /// Unacknowledged messages that began and were dropped, since a packet was missing or refused.
+    pub rx_messages_dropped: u64,
+    /// Requests that a READ before them may see, or whose buffer it fills, with neither a fence nor a
+    /// completion in between ([`Strict::hazards`](super::config::Strict::hazards)).
+    pub tx_unfenced_hazards: u64,
     /// Payload bytes sent in requests and responses, retransmissions included.
     pub tx_payload_bytes: u64,
     /// Payload bytes accepted.
@@ -115,6 +132,8 @@ impl Counters {
             ("tx_sequence_naks", self.tx_sequence_naks),
             ("rx_sequence_naks", self.rx_sequence_naks),
             ("timeouts", self.timeouts),
+            ("rx_messages_dropped", self.rx_messages_dropped),
+            ("tx_unfenced_hazards", self.tx_unfenced_hazards),
             ("tx_payload_bytes", self.tx_payload_bytes),
             ("rx_payload_bytes", self.rx_payload_bytes),
         ];

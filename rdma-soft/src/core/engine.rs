@@ -3,25 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
-use rdma_core_sys::rules::Transport;
 use rdma_core_sys::{
-    IBV_ACCESS_OPTIONAL_RANGE, ibv_access_flags, ibv_event_type, ibv_qp_attr, ibv_qp_attr_mask,
-    ibv_qp_state,
+    ibv_access_flags, ibv_event_type, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state,
 };
-use rustix::io::Errno;
 
 use super::config::{Caps, Config, gid_to_ip};
 use super::counters::{Counters, Refused};
-use super::event::{CqId, Event, PdId};
-use super::keys::{Keys, MrKeys};
+use super::event::{CqId, Event, PdId, XrcdId};
+use super::keys::Keys;
 use super::modify::ModifyError;
-use super::qp::{Qp, QpInit, Shared};
+use super::qp::{Qp, QpInit, QpStats, Shared};
 use super::rng::Rng;
 use super::time::Instant;
 use super::transmit::{Payload, Piece, Source, Transmit, gather, pieces};
 use super::wqe::{Data, RecvWqe, SendWqe};
-use crate::mem::Region;
 use crate::wire::{Class, Packet};
+
+/// The Queue Pair number of datagrams to a multicast group.
+const MULTICAST_QP: u32 = 0xff_ffff;
 
 /// Packets that a Queue Pair sends before another one has its turn.
 const BURST: u32 = 16;
@@ -33,8 +32,28 @@ pub struct Path {
     pub port: u8,
     /// The sender's address.
     pub src: IpAddr,
-    /// The address that it was sent to.
+    /// The address that it was sent to: of this node, or of a multicast group.
     pub dst: IpAddr,
+    /// Traffic class of the IP header, as far as it is known.
+    pub traffic_class: u8,
+    /// Hop limit of the IP header, as far as it is known.
+    pub hop_limit: u8,
+    /// Flow label of an IPv6 header, as far as it is known.
+    pub flow_label: u32,
+}
+
+impl Path {
+    /// A path of which the addresses are known.
+    pub fn new(port: u8, src: IpAddr, dst: IpAddr) -> Path {
+        Path {
+            port,
+            src,
+            dst,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        }
+    }
 }
 
 /// One node's Queue Pairs and everything that they need.
@@ -45,17 +64,24 @@ pub struct Path {
 /// ([`poll_event`](Engine::poll_event)) until both are empty.
 #[derive(Debug)]
 pub struct Engine {
-    shared: Shared,
-    qps: BTreeMap<u32, Qp>,
-    next_qpn: u32,
-    /// Protection domains and how many regions and Queue Pairs are in each.
-    pds: BTreeMap<PdId, usize>,
+    pub(super) shared: Shared,
+    pub(super) qps: BTreeMap<u32, Qp>,
+    pub(super) next_qpn: u32,
+    pub(super) next_srqn: u32,
+    /// Protection domains and how many objects are in each.
+    pub(super) pds: BTreeMap<PdId, usize>,
     /// Completion queues and how many queues report to each.
-    cqs: BTreeMap<CqId, usize>,
-    next_id: u32,
+    pub(super) cqs: BTreeMap<CqId, usize>,
+    /// XRC domains and how many SRQs and Queue Pairs are in each.
+    pub(super) xrcds: BTreeMap<XrcdId, usize>,
+    /// Address handles.
+    pub(super) ahs: u64,
+    /// Multicast groups and the Queue Pairs attached to each.
+    pub(super) groups: BTreeMap<IpAddr, BTreeSet<u32>>,
+    pub(super) next_id: u32,
     /// Queue Pairs that may have something to send.
     ready: VecDeque<u32>,
-    timers: BTreeSet<(Instant, u32)>,
+    pub(super) timers: BTreeSet<(Instant, u32)>,
     /// Room for the pieces of a payload that stays in the node.
     pieces: Vec<Piece>,
 }
@@ -65,9 +91,11 @@ impl Engine {
     /// the operating system unless a run is to be repeated.
     pub fn new(config: Config, seed: u64) -> Engine {
         let mut rng = Rng::new(seed);
+        let keys = Keys::new(&mut rng, config.strict.distinct_keys);
         let shared = Shared {
             config,
-            keys: Keys::new(&mut rng),
+            keys,
+            srqs: BTreeMap::new(),
             events: VecDeque::new(),
             counters: Counters::default(),
         };
@@ -75,8 +103,12 @@ impl Engine {
             shared,
             qps: BTreeMap::new(),
             next_qpn: rng.next_u32(),
+            next_srqn: rng.next_u32(),
             pds: BTreeMap::new(),
             cqs: BTreeMap::new(),
+            xrcds: BTreeMap::new(),
+            ahs: 0,
+            groups: BTreeMap::new(),
             next_id: 1,
             ready: VecDeque::new(),
             timers: BTreeSet::new(),
@@ -97,121 +129,6 @@ impl Engine {
     /// Counts a frame that was refused before it could become a packet.
     pub fn refuse(&mut self, why: Refused) {
         self.shared.counters.received(Err(why));
-    }
-
-    fn id(&mut self) -> u32 {
-        let id = self.next_id;
-        self.next_id = self.next_id.wrapping_add(1);
-        id
-    }
-
-    /// A new protection domain; `ENOMEM` above [`max_pd`](super::config::Caps::max_pd).
-    pub fn alloc_pd(&mut self) -> Result<PdId, Errno> {
-        within(self.pds.len(), self.shared.config.caps.max_pd)?;
-        let pd = PdId(self.id());
-        self.pds.insert(pd, 0);
-        Ok(pd)
-    }
-
-    /// Ends a protection domain; `EBUSY` while memory regions or Queue Pairs belong to it.
-    pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), Errno> {
-        unused(&mut self.pds, pd)
-    }
-
-    /// Registers memory. Requests address its first byte as `iova`.
-    ///
-    /// # Errors
-    /// `EINVAL` for rights of peers to write without the local right to write (ibv_reg_mr(3)), for
-    /// rights that this device does not have, and for a range that wraps; `ENOMEM` above the caps.
-    pub fn reg_mr(
-        &mut self,
-        pd: PdId,
-        region: Region,
-        iova: u64,
-        access: ibv_access_flags,
-    ) -> Result<MrKeys, Errno> {
-        use ibv_access_flags as A;
-        let caps = &self.shared.config.caps;
-        within(self.shared.keys.len(), caps.max_mr)?;
-        let local = A::IBV_ACCESS_LOCAL_WRITE;
-        let remote = A::IBV_ACCESS_REMOTE_WRITE | A::IBV_ACCESS_REMOTE_ATOMIC;
-        // How the range is addressed is settled by `iova`; that its pages are huge is a hint.
-        let known = local
-            | remote
-            | A::IBV_ACCESS_REMOTE_READ
-            | A::IBV_ACCESS_ZERO_BASED
-            | A::IBV_ACCESS_HUGETLB
-            | A::from_bits_retain(IBV_ACCESS_OPTIONAL_RANGE);
-        let bad = access.bits() & !known.bits() != 0
-            || (access.intersects(remote) && !access.contains(local))
-            || iova.checked_add(region.len()).is_none()
-            || region.len() > caps.max_mr_size
-            || !self.pds.contains_key(&pd);
-        if bad {
-            return Err(Errno::INVAL);
-        }
-        count(&mut self.pds, pd, 1);
-        Ok(self.shared.keys.insert(pd, region, iova, access))
-    }
-
-    /// Ends a registration: after it returns, nothing touches the memory.
-    pub fn dereg_mr(&mut self, lkey: u32) -> Result<(), Errno> {
-        let pd = self.shared.keys.remove(lkey).ok_or(Errno::INVAL)?;
-        count(&mut self.pds, pd, -1);
-        Ok(())
-    }
-
-    /// A new completion queue, as far as the engine needs one: a name for where completions go.
-    pub fn create_cq(&mut self) -> Result<CqId, Errno> {
-        within(self.cqs.len(), self.shared.config.caps.max_cq)?;
-        let cq = CqId(self.id());
-        self.cqs.insert(cq, 0);
-        Ok(cq)
-    }
-
-    /// Ends a completion queue; `EBUSY` while Queue Pairs use it.
-    pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), Errno> {
-        unused(&mut self.cqs, cq)
-    }
-
-    /// A new Queue Pair, in RESET. Returns its number.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP` for a transport that this device does not have, `EINVAL` for capacities above
-    /// the caps or unknown objects, `ENOMEM` above the number of Queue Pairs.
-    pub fn create_qp(&mut self, init: QpInit) -> Result<u32, Errno> {
-        let caps = &self.shared.config.caps;
-        if init.transport != Transport::Rc {
-            return Err(Errno::OPNOTSUPP);
-        }
-        let over = init.max_send_wr > caps.max_qp_wr
-            || init.max_recv_wr > caps.max_qp_wr
-            || init.max_send_sge > caps.max_sge
-            || init.max_recv_sge > caps.max_sge
-            || init.max_inline > caps.max_inline_data;
-        let known = self.pds.contains_key(&init.pd)
-            && self.cqs.contains_key(&init.send_cq)
-            && self.cqs.contains_key(&init.recv_cq);
-        if over || !known {
-            return Err(Errno::INVAL);
-        }
-        within(self.qps.len(), caps.max_qp)?;
-        let num = self.draw_qpn();
-        self.qps
-            .insert(num, Qp::new(num, init, &self.shared.config));
-        self.count_users(&init, 1);
-        Ok(num)
-    }
-
-    /// The next free number. 0 and 1 are the management Queue Pairs, 0xffffff is multicast.
-    fn draw_qpn(&mut self) -> u32 {
-        loop {
-            let num = self.next_qpn & 0xff_ffff;
-            self.next_qpn = self.next_qpn.wrapping_add(1);
-            if num > 1 && num != 0xff_ffff && !self.qps.contains_key(&num) {
-                return num;
-            }
-        }
     }
 
     /// Modifies a Queue Pair and returns its state afterwards.
@@ -235,20 +152,16 @@ impl Engine {
         self.qps.get(&qp_num).map(|qp| (qp.query(), qp.init))
     }
 
-    /// Ends a Queue Pair; what is pending is discarded without completions.
-    pub fn destroy_qp(&mut self, qp_num: u32) -> Result<(), Errno> {
-        let qp = self.qps.remove(&qp_num).ok_or(Errno::INVAL)?;
-        if let Some(at) = qp.armed {
-            self.timers.remove(&(at, qp_num));
-        }
-        self.count_users(&qp.init, -1);
-        Ok(())
+    /// What a Queue Pair went through.
+    pub fn qp_stats(&self, qp_num: u32) -> Option<QpStats> {
+        self.qps.get(&qp_num).map(|qp| qp.stats)
     }
 
-    fn count_users(&mut self, init: &QpInit, by: isize) {
-        count(&mut self.pds, init.pd, by);
-        count(&mut self.cqs, init.send_cq, by);
-        count(&mut self.cqs, init.recv_cq, by);
+    /// Lets go of a region's windows that were invalidated by requests of this node whose completions
+    /// the application has seen: `polled` gives, for a Queue Pair, how many requests of its send queue
+    /// are over and known to be. To be called before a region is changed or deregistered.
+    pub fn settle_windows(&mut self, lkey: u32, polled: impl Fn(u32) -> Option<u64>) {
+        self.shared.keys.settle_windows(lkey, polled);
     }
 
     /// Posts a send request. Its shape was checked by whoever posts: opcode, number of entries,
@@ -268,20 +181,6 @@ impl Engine {
         }
     }
 
-    /// A completion found no room in its queue: all Queue Pairs of that queue end in ERR.
-    pub fn cq_overrun(&mut self, cq: CqId) {
-        for qp in self.qps.values_mut() {
-            let uses = qp.init.send_cq == cq || qp.init.recv_cq == cq;
-            if uses
-                && qp.state != ibv_qp_state::IBV_QPS_ERR
-                && qp.state != ibv_qp_state::IBV_QPS_RESET
-            {
-                qp.enter_error(&mut self.shared);
-                qp.event(&mut self.shared, ibv_event_type::IBV_EVENT_QP_FATAL);
-            }
-        }
-    }
-
     /// Takes a packet from the network: checked for damage, parsed.
     pub fn handle_packet(&mut self, now: Instant, path: &Path, packet: &Packet, payload: &[u8]) {
         self.receive(now, path, packet, &Payload::Bytes(payload));
@@ -289,36 +188,53 @@ impl Engine {
 
     /// Takes a packet that this node itself sends to one of its own addresses. The payload is copied
     /// once, from where the sender has it to where the receiver wants it.
+    ///
+    /// A datagram to a multicast group goes to the members on this node so, and is to be
+    /// [emitted](Engine::emit) afterwards, for the others.
     pub fn loopback(&mut self, now: Instant, t: &Transmit) {
         let is_ours = |p: &super::config::PortConfig| {
             p.gids
                 .iter()
                 .any(|g| !g.is_empty() && gid_to_ip(g.gid) == t.dst)
         };
-        let port = self
-            .shared
-            .config
-            .ports
-            .iter()
-            .position(is_ours)
-            .map_or(t.port, |p| p as u8 + 1);
+        let ports = &self.shared.config.ports;
+        let port = ports.iter().position(is_ours);
         let path = Path {
-            port,
+            port: port.map_or(t.port, |p| p as u8 + 1),
             src: t.src,
             dst: t.dst,
+            traffic_class: t.traffic_class,
+            hop_limit: t.hop_limit,
+            flow_label: t.flow_label,
         };
         let mut pieces = std::mem::take(&mut self.pieces);
         let mut inline = [0u8; Caps::INLINE_LIMIT];
         let payload = self.locate(t, &mut pieces, &mut inline);
         match payload {
+            Some(payload) if t.is_multicast() => {
+                if self.groups.contains_key(&t.dst) {
+                    self.receive(now, &path, &t.packet, &payload);
+                }
+            }
             Some(payload) => {
                 self.shared.counters.tx_frames += 1;
                 self.receive(now, &path, &t.packet, &payload);
+                self.is_out(t);
             }
             None => self.payload_gone(t),
         }
         pieces.clear();
         self.pieces = pieces;
+    }
+
+    /// A packet has left: a request that nobody acknowledges may be done with it.
+    fn is_out(&mut self, t: &Transmit) {
+        if let Some((qp_num, order)) = t.completes
+            && let Some(qp) = self.qps.get_mut(&qp_num)
+        {
+            qp.request_out(&mut self.shared, order);
+            self.settle(qp_num);
+        }
     }
 
     /// Finds a payload without copying it, unless it is inline data.
@@ -338,35 +254,22 @@ impl Engine {
             } => {
                 let qp = self.qps.get(&qp_num)?;
                 let (_, e) = qp.sq.by_order(order)?;
+                let (keys, pd) = (&self.shared.keys, qp.init.pd?);
                 match &e.wqe.data {
                     Data::Inline(_) => {
                         let out = inline.get_mut(..len)?;
-                        gather(&self.shared.keys, qp.init.pd, &e.wqe.data, offset, out).ok()?;
+                        gather(keys, pd, &e.wqe.data, offset, out).ok()?;
                         return Some(Payload::Bytes(out));
                     }
                     Data::Sges(sges) => {
-                        pieces(
-                            &self.shared.keys,
-                            qp.init.pd,
-                            sges.as_slice(),
-                            offset,
-                            len,
-                            out,
-                        )
-                        .ok()?;
+                        pieces(keys, pd, sges.as_slice(), offset, len, out).ok()?;
                     }
                 }
             }
-            Source::Read {
-                qp_num, rkey, va, ..
-            } => {
-                let qp = self.qps.get(&qp_num)?;
+            Source::Read { by, rkey, va, .. } => {
                 let read = ibv_access_flags::IBV_ACCESS_REMOTE_READ;
-                let (region, offset) = self
-                    .shared
-                    .keys
-                    .remote(qp.init.pd, rkey, va, len as u64, read)
-                    .ok()?;
+                let keys = &self.shared.keys;
+                let (region, offset) = keys.remote(by, rkey, va, len as u64, read).ok()?;
                 out.push(Piece {
                     region: region.clone(),
                     offset,
@@ -396,6 +299,7 @@ impl Engine {
         let end = header + len + usize::from(t.packet.bth.pad);
         buf.get_mut(header + len..end)?.fill(0);
         self.shared.counters.tx_frames += 1;
+        self.is_out(t);
         Some(end)
     }
 
@@ -409,19 +313,13 @@ impl Engine {
             } => {
                 let qp = self.qps.get(&qp_num)?;
                 let (_, e) = qp.sq.by_order(order)?;
-                gather(&self.shared.keys, qp.init.pd, &e.wqe.data, offset, out).ok()
+                gather(&self.shared.keys, qp.init.pd?, &e.wqe.data, offset, out).ok()
             }
-            Source::Read {
-                qp_num, rkey, va, ..
-            } => {
-                let qp = self.qps.get(&qp_num)?;
+            Source::Read { by, rkey, va, .. } => {
                 let read = ibv_access_flags::IBV_ACCESS_REMOTE_READ;
                 let len = out.len() as u64;
-                let (region, offset) = self
-                    .shared
-                    .keys
-                    .remote(qp.init.pd, rkey, va, len, read)
-                    .ok()?;
+                let keys = &self.shared.keys;
+                let (region, offset) = keys.remote(by, rkey, va, len, read).ok()?;
                 region.read(offset, out).ok()
             }
         }
@@ -429,10 +327,7 @@ impl Engine {
 
     /// The memory of a packet's payload is not there any more.
     fn payload_gone(&mut self, t: &Transmit) {
-        let (Source::Request { qp_num, .. } | Source::Read { qp_num, .. }) = t.source else {
-            return;
-        };
-        let Some(qp) = self.qps.get_mut(&qp_num) else {
+        let Some(qp) = self.qps.get_mut(&t.qp_num) else {
             return;
         };
         match t.source {
@@ -442,13 +337,46 @@ impl Engine {
             }
             Source::None => {}
         }
-        self.settle(qp_num);
+        self.settle(t.qp_num);
     }
 
     fn receive(&mut self, now: Instant, path: &Path, packet: &Packet, payload: &Payload<'_>) {
-        let outcome = self.dispatch(now, path, packet, payload);
+        let outcome = if packet.bth.dest_qp == MULTICAST_QP {
+            self.dispatch_group(now, path, packet, payload)
+        } else {
+            self.dispatch(now, path, packet, payload, packet.bth.dest_qp)
+        };
         self.shared.counters.received(outcome);
-        self.settle(packet.bth.dest_qp);
+    }
+
+    /// A datagram to a group goes to every member once. It is accepted if any took it.
+    fn dispatch_group(
+        &mut self,
+        now: Instant,
+        path: &Path,
+        packet: &Packet,
+        payload: &Payload<'_>,
+    ) -> Result<(), Refused> {
+        let members = self.groups.get(&path.dst).ok_or(Refused::UnknownGroup)?;
+        let members: Vec<u32> = members.iter().copied().collect();
+        let sender = packet.deth.map(|d| d.src_qp).filter(|_| {
+            let gids = self.shared.config.ports.iter().flat_map(|p| &p.gids);
+            let mut gids = gids.filter(|g| !g.is_empty());
+            gids.any(|g| gid_to_ip(g.gid) == path.src)
+        });
+        let mut outcome = Err(Refused::UnknownGroup);
+        for qp_num in members {
+            let itself = sender == Some(qp_num);
+            let blocks = |qp: &Qp| qp.init.block_self_multicast;
+            if itself && self.qps.get(&qp_num).is_some_and(blocks) {
+                continue;
+            }
+            let taken = self.dispatch(now, path, packet, payload, qp_num);
+            if outcome.is_err() {
+                outcome = taken;
+            }
+        }
+        outcome
     }
 
     /// The checks that all packets pass, in the order of rxe's (rxe_recv.c): the Queue Pair, its
@@ -459,6 +387,7 @@ impl Engine {
         path: &Path,
         packet: &Packet,
         payload: &Payload<'_>,
+        qp_num: u32,
     ) -> Result<(), Refused> {
         let bth = &packet.bth;
         let info = bth.opcode.info().ok_or(Refused::UnknownOpcode)?;
@@ -468,8 +397,8 @@ impl Engine {
         if bth.tver != 0 {
             return Err(Refused::BadHeader);
         }
-        let qp = self.qps.get_mut(&bth.dest_qp).ok_or(Refused::UnknownQp)?;
-        if qp.class() != info.class {
+        let qp = self.qps.get_mut(&qp_num).ok_or(Refused::UnknownQp)?;
+        if !qp.takes(info) {
             return Err(Refused::WrongTransport);
         }
         let open = if info.is_request() {
@@ -477,20 +406,28 @@ impl Engine {
         } else {
             qp.sends()
         };
-        let Some(peer) = qp.path.filter(|_| open) else {
+        if !open {
             return Err(Refused::QpState);
+        }
+        let from_peer = match qp.path {
+            Some(peer) => peer.dst == path.src && peer.src == path.dst,
+            None => info.class == Class::Ud && qp.attr.port_num == path.port,
         };
-        if peer.dst != path.src || peer.src != path.dst {
+        if !from_peer {
             return Err(Refused::WrongPeer);
         }
         if !same_partition(bth.pkey, qp.pkey(&self.shared.config)) {
             return Err(Refused::BadPkey);
         }
-        if info.is_request() {
-            qp.handle_request(&mut self.shared, info, packet, payload)
-        } else {
-            qp.handle_response(now, &mut self.shared, info, packet, payload)
-        }
+        let shared = &mut self.shared;
+        let outcome = match (info.is_request(), info.class) {
+            (true, Class::Ud) => qp.handle_datagram(shared, path, packet, payload),
+            (true, Class::Uc) => qp.handle_unacknowledged(shared, info, packet, payload),
+            (true, _) => qp.handle_request(shared, info, packet, payload),
+            (false, _) => qp.handle_response(now, shared, info, packet, payload),
+        };
+        self.settle(qp_num);
+        outcome
     }
 
     /// Lets time pass: everything that was due by `now` happens.
@@ -582,34 +519,6 @@ impl Engine {
             self.timers.remove(&(at, qp_num));
         }
         self.timers.insert((due, qp_num));
-    }
-}
-
-/// Changes the number of users of an object.
-fn count<Id: Ord>(objects: &mut BTreeMap<Id, usize>, id: Id, by: isize) {
-    if let Some(users) = objects.get_mut(&id) {
-        *users = users.saturating_add_signed(by);
-    }
-}
-
-/// Takes an object out; `EBUSY` if it has users, `EINVAL` if there is none.
-fn unused<Id: Ord>(objects: &mut BTreeMap<Id, usize>, id: Id) -> Result<(), Errno> {
-    match objects.get(&id) {
-        None => Err(Errno::INVAL),
-        Some(0) => {
-            objects.remove(&id);
-            Ok(())
-        }
-        Some(_) => Err(Errno::BUSY),
-    }
-}
-
-/// `ENOMEM` if one more than `have` is above `max`.
-fn within(have: usize, max: u32) -> Result<(), Errno> {
-    if (have as u64) < u64::from(max) {
-        Ok(())
-    } else {
-        Err(Errno::NOMEM)
     }
 }
 

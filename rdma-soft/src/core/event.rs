@@ -10,6 +10,15 @@ pub struct CqId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PdId(pub u32);
 
+/// A shared receive queue of the node, by its number: what `ibv_get_srq_num` gives, and what XRC
+/// requests name. 24 bits, never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SrqId(pub u32);
+
+/// An XRC domain of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct XrcdId(pub u32);
+
 /// Which queue a completed request came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
@@ -17,6 +26,20 @@ pub enum Queue {
     Send,
     /// The receive queue.
     Recv,
+    /// A shared receive queue.
+    Srq(SrqId),
+}
+
+/// What a datagram's completion says of its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sender {
+    /// Its Queue Pair.
+    pub qp_num: u32,
+    /// The service level: the upper three bits of the traffic class, which is how a RoCE v2 network
+    /// that trusts DSCPs sorts packets.
+    pub sl: u8,
+    /// Index of the partition key.
+    pub pkey_index: u16,
 }
 
 /// A work completion.
@@ -36,8 +59,12 @@ pub struct Completion {
     pub byte_len: u32,
     /// Immediate data, host order of the big-endian field.
     pub imm: Option<u32>,
-    /// The Queue Pair.
+    /// The key that the message invalidated.
+    pub invalidated: Option<u32>,
+    /// The Queue Pair; for a receive of an XRC SRQ, the target.
     pub qp_num: u32,
+    /// Who sent a datagram. The first 40 bytes of the buffer hold a GRH then.
+    pub sender: Option<Sender>,
 }
 
 /// What happened.
@@ -57,6 +84,13 @@ pub enum Event {
     Qp {
         /// Its number.
         qp_num: u32,
+        /// The event.
+        kind: ibv_event_type,
+    },
+    /// An asynchronous event of a shared receive queue.
+    Srq {
+        /// Its number.
+        srq: SrqId,
         /// The event.
         kind: ibv_event_type,
     },

@@ -1,6 +1,8 @@
 //! `ibv_modify_qp`: check everything, then commit. A refused call changes nothing.
 
-use rdma_core_sys::rules::{self, Limits, Refusal, Violation};
+use std::net::IpAddr;
+
+use rdma_core_sys::rules::{self, Limits, Refusal, Transport, Violation};
 use rdma_core_sys::{ibv_ah_attr, ibv_mtu, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state};
 use rustix::io::Errno;
 
@@ -50,9 +52,28 @@ pub enum ModifyError {
     /// The destination GID is all zero.
     #[error("dgid is all zero")]
     NoDestination,
+    /// A connection to a multicast group.
+    #[error("dgid {0} is a multicast address: a connection has one peer")]
+    Multicast(IpAddr),
+    /// The node has no such port.
+    #[error("no port {0}")]
+    NoPort(u8),
+    /// The partition key table entry is empty.
+    #[error("pkey_index {index} is an empty entry; the table: {}", table_text(.table))]
+    Pkey {
+        /// The index.
+        index: u16,
+        /// The port's table.
+        table: Vec<u16>,
+    },
     /// Leaving SQD while requests are still in flight; only ERR and RESET may.
     #[error("the send queue is still draining")]
     Draining,
+}
+
+fn table_text(table: &[u16]) -> String {
+    let entries: Vec<_> = table.iter().map(|key| format!("{key:#06x}")).collect();
+    entries.join(", ")
 }
 
 impl ModifyError {
@@ -70,15 +91,16 @@ impl ModifyError {
     }
 }
 
-/// What `check_values` may compare with on this node.
-fn limits(qp: &Qp, config: &Config, port: u8) -> Limits {
+/// What `check_values` may compare with on this node, for a Queue Pair of port `qp_port` (0 for none
+/// yet) and a call that is about `port`.
+fn limits(qp_port: u8, config: &Config, port: u8) -> Limits {
     let port = usize::from(port)
         .checked_sub(1)
         .and_then(|p| config.ports.get(p));
     let mtu = port.map(|p| mtu_code(p.active_mtu));
     Limits {
         phys_port_cnt: u8::try_from(config.ports.len()).ok(),
-        qp_port: (qp.attr.port_num != 0).then_some(qp.attr.port_num),
+        qp_port: (qp_port != 0).then_some(qp_port),
         max_rd_atomic: Some(config.caps.max_qp_init_rd_atom.into()),
         max_dest_rd_atomic: Some(config.caps.max_qp_rd_atom.into()),
         max_mtu: Some(ibv_mtu::IBV_MTU_4096),
@@ -94,8 +116,23 @@ pub fn mtu_code(bytes: u32) -> ibv_mtu {
     ibv_mtu((bytes.clamp(256, 4096).ilog2() - 7).clamp(1, 5))
 }
 
+/// Checks the values of an address vector for datagrams.
+pub(super) fn check_ah(config: &Config, av: &ibv_ah_attr) -> Result<(), ModifyError> {
+    let attr = ibv_qp_attr {
+        ah_attr: *av,
+        ..ibv_qp_attr::default()
+    };
+    let limits = limits(0, config, av.port_num);
+    // The address vector of a datagram obeys the rules of one of a connection.
+    let mask = ibv_qp_attr_mask::IBV_QP_AV;
+    match rules::check_values(Transport::Uc, &attr, mask, &limits) {
+        none if none.is_empty() => Ok(()),
+        violations => Err(ModifyError::Values(violations)),
+    }
+}
+
 /// Resolves an address vector.
-fn resolve(config: &Config, av: &ibv_ah_attr) -> Result<QpPath, ModifyError> {
+pub(super) fn resolve(config: &Config, av: &ibv_ah_attr) -> Result<QpPath, ModifyError> {
     let index = av.grh.sgid_index;
     let gid = |what| ModifyError::Gid { index, what };
     let port = usize::from(av.port_num)
@@ -126,10 +163,29 @@ fn resolve(config: &Config, av: &ibv_ah_attr) -> Result<QpPath, ModifyError> {
         sgid_index: index,
         src,
         dst,
-        traffic_class: av.grh.traffic_class,
+        traffic_class: match av.grh.traffic_class {
+            // A network that trusts DSCPs takes the level from the upper bits.
+            0 => av.sl << 5,
+            class => class,
+        },
         hop_limit: av.grh.hop_limit,
         flow_label: av.grh.flow_label,
     })
+}
+
+/// A partition key of 0 (or, with the bit of full members, 0x8000) is an empty entry.
+fn check_pkey(config: &Config, port: u8, index: u16) -> Result<(), ModifyError> {
+    let port = usize::from(port).checked_sub(1);
+    let Some(port) = port.and_then(|at| config.ports.get(at)) else {
+        return Ok(());
+    };
+    match port.pkeys.get(usize::from(index)) {
+        Some(key) if key & 0x7fff == 0 => Err(ModifyError::Pkey {
+            index,
+            table: port.pkeys.clone(),
+        }),
+        _ => Ok(()),
+    }
 }
 
 impl Qp {
@@ -161,15 +217,21 @@ impl Qp {
         } else {
             self.attr.port_num
         };
-        let limits = limits(self, &shared.config, port);
+        let limits = limits(self.attr.port_num, &shared.config, port);
         let violations = rules::check_values(self.init.transport, attr, mask, &limits);
         if !violations.is_empty() {
             return Err(ModifyError::Values(violations));
+        }
+        if mask.contains(M::IBV_QP_PKEY_INDEX) {
+            check_pkey(&shared.config, port, attr.pkey_index)?;
         }
         let path = match mask.contains(M::IBV_QP_AV) {
             true => Some(resolve(&shared.config, &attr.ah_attr)?),
             false => None,
         };
+        if let Some(path) = path.filter(|p| p.dst.is_multicast()) {
+            return Err(ModifyError::Multicast(path.dst));
+        }
         let leaves_sqd = from == S::IBV_QPS_SQD && to == S::IBV_QPS_RTS;
         if leaves_sqd && !self.sq.drained() {
             return Err(ModifyError::Draining);
@@ -190,7 +252,7 @@ impl Qp {
         use ibv_qp_attr_mask as M;
         use ibv_qp_state as S;
         if to == S::IBV_QPS_RESET {
-            return self.reset(&shared.config);
+            return self.reset(shared);
         }
         let a = &mut self.attr;
         /// Copies fields whose bit is set.

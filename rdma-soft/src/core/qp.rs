@@ -1,6 +1,6 @@
 //! A Queue Pair: its attributes, and what its three machines share.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -9,26 +9,34 @@ use rdma_core_sys::{ibv_event_type, ibv_qp_attr, ibv_qp_state, ibv_wc_opcode, ib
 
 use super::config::Config;
 use super::counters::Counters;
-use super::event::{Completion, CqId, Event, PdId, Queue};
+use super::event::{Completion, CqId, Event, PdId, Queue, Sender, SrqId, XrcdId};
 use super::keys::Keys;
 use super::requester::Requester;
 use super::responder::Responder;
+use super::srq::Srq;
 use super::time::Instant;
 use super::transmit::{Source, Transmit};
 use super::wqe::{RecvWqe, SendWqe};
-use crate::wire::{Bth, Class, Opcode, Packet, Psn, pad_for};
+use crate::wire::{Bth, Class, Opcode, OpcodeInfo, Packet, Psn, pad_for};
 
 /// What a Queue Pair is created with.
 #[derive(Clone, Copy, Debug)]
 pub struct QpInit {
     /// The transport.
     pub transport: Transport,
-    /// The protection domain.
-    pub pd: PdId,
-    /// Where send completions go.
-    pub send_cq: CqId,
-    /// Where receive completions go.
-    pub recv_cq: CqId,
+    /// The protection domain; an XRC target has none.
+    pub pd: Option<PdId>,
+    /// Where send completions go; an XRC target has none.
+    pub send_cq: Option<CqId>,
+    /// Where receive completions go; XRC Queue Pairs have none.
+    pub recv_cq: Option<CqId>,
+    /// Where receives come from, instead of a queue of its own.
+    pub srq: Option<SrqId>,
+    /// The XRC domain of an XRC target.
+    pub xrcd: Option<XrcdId>,
+    /// Datagrams to a multicast group that this Queue Pair is attached to are not delivered to itself
+    /// (`IBV_QP_CREATE_BLOCK_SELF_MCAST_LB`).
+    pub block_self_multicast: bool,
     /// Every send request completes with an entry in the CQ, whatever its flags.
     pub sq_sig_all: bool,
     /// Requests in the send queue.
@@ -43,12 +51,28 @@ pub struct QpInit {
     pub max_inline: u32,
 }
 
+/// What one Queue Pair went through since it was created.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QpStats {
+    /// RNR NAKs that it answered with: a message came and there was no receive.
+    pub rnr_naks_sent: u64,
+    /// RNR NAKs that its peer answered with.
+    pub rnr_naks_received: u64,
+    /// How long its send queue was told to wait by those.
+    pub rnr_wait: Duration,
+    /// Request packets that it sent again.
+    pub retransmitted: u64,
+    /// Expired acknowledgement timers.
+    pub timeouts: u64,
+}
+
 /// What all machines of all Queue Pairs share; beside the table of Queue Pairs, so that one of
 /// these and the rest can be borrowed together.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub config: Config,
     pub keys: Keys,
+    pub srqs: BTreeMap<SrqId, Srq>,
     pub events: VecDeque<Event>,
     pub counters: Counters,
 }
@@ -76,6 +100,15 @@ pub(super) struct Qp {
     answered: bool,
     /// The entry in the engine's timer set.
     pub armed: Option<Instant>,
+    pub stats: QpStats,
+}
+
+/// A receive that a message goes to, and where it came from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken {
+    pub wqe: RecvWqe,
+    /// The shared receive queue; `None` for the Queue Pair's own.
+    pub srq: Option<SrqId>,
 }
 
 /// The address vector, resolved.
@@ -106,20 +139,43 @@ impl Qp {
             burst: 0,
             answered: false,
             armed: None,
+            stats: QpStats::default(),
         }
     }
 
     /// Forgets everything but what it was created with: RESET.
-    pub fn reset(&mut self, config: &Config) {
-        let (ready, armed) = (self.ready, self.armed);
-        *self = Qp::new(self.num, self.init, config);
-        (self.ready, self.armed) = (ready, armed);
+    pub fn reset(&mut self, shared: &mut Shared) {
+        self.give_back(shared);
+        let (ready, armed, stats) = (self.ready, self.armed, self.stats);
+        *self = Qp::new(self.num, self.init, &shared.config);
+        (self.ready, self.armed, self.stats) = (ready, armed, stats);
+    }
+
+    /// A receive that was taken from a shared receive queue for a message which did not end goes back
+    /// to its front: none is lost with a Queue Pair.
+    pub fn give_back(&mut self, shared: &mut Shared) {
+        if let Some(Taken {
+            wqe,
+            srq: Some(srq),
+        }) = self.rq.abandon()
+            && let Some(srq) = shared.srqs.get_mut(&srq)
+        {
+            srq.queue.push_front(wqe);
+        }
     }
 
     /// True if requests of the peer are executed.
     pub fn receives(&self) -> bool {
         use ibv_qp_state as S;
-        matches!(self.state, S::IBV_QPS_RTR | S::IBV_QPS_RTS | S::IBV_QPS_SQD)
+        matches!(
+            self.state,
+            S::IBV_QPS_RTR | S::IBV_QPS_RTS | S::IBV_QPS_SQD | S::IBV_QPS_SQE
+        )
+    }
+
+    /// True if its requests are acknowledged, and repeated if they are not.
+    pub fn is_reliable(&self) -> bool {
+        !matches!(self.init.transport, Transport::Uc | Transport::Ud)
     }
 
     /// True if responses of the peer are for something.
@@ -138,6 +194,17 @@ impl Qp {
             Transport::XrcIni | Transport::XrcTgt => Class::Xrc,
             Transport::Rc => Class::Rc,
         }
+    }
+
+    /// True for packets of its transport that go its way: an XRC initiator only asks, a target only
+    /// answers.
+    pub fn takes(&self, info: &OpcodeInfo) -> bool {
+        let way = match self.init.transport {
+            Transport::XrcIni => !info.is_request(),
+            Transport::XrcTgt => info.is_request(),
+            _ => true,
+        };
+        way && self.class() == info.class
     }
 
     /// Time without an acknowledgement after which requests are sent again; `None` is for ever.
@@ -169,21 +236,37 @@ impl Qp {
 
     /// A packet to the peer; `None` before it has a path.
     pub fn transmit(&self, packet: Packet, payload_len: u32, source: Source) -> Option<Transmit> {
-        let p = self.path?;
-        Some(Transmit {
-            port: p.port,
-            sgid_index: p.sgid_index,
-            src: p.src,
-            dst: p.dst,
-            traffic_class: p.traffic_class,
-            hop_limit: p.hop_limit,
-            flow_label: p.flow_label,
+        Some(self.path?.transmit(self.num, packet, payload_len, source))
+    }
+}
+
+impl QpPath {
+    /// A packet along this path.
+    pub fn transmit(
+        &self,
+        qp_num: u32,
+        packet: Packet,
+        payload_len: u32,
+        source: Source,
+    ) -> Transmit {
+        Transmit {
+            qp_num,
+            port: self.port,
+            sgid_index: self.sgid_index,
+            src: self.src,
+            dst: self.dst,
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit,
+            flow_label: self.flow_label,
             packet,
             payload_len,
             source,
-        })
+            completes: None,
+        }
     }
+}
 
+impl Qp {
     /// The next packet to send: answers and requests in turn, so that neither starves behind the
     /// other.
     pub fn next_packet(&mut self, now: Instant, shared: &mut Shared) -> Option<Transmit> {
@@ -214,7 +297,9 @@ impl Qp {
             return;
         }
         let opcode = match wqe.op {
-            SendOp::Send { .. } => ibv_wc_opcode::IBV_WC_SEND,
+            SendOp::Send { .. } | SendOp::Datagram { .. } => ibv_wc_opcode::IBV_WC_SEND,
+            SendOp::LocalInvalidate { .. } => ibv_wc_opcode::IBV_WC_LOCAL_INV,
+            SendOp::BindWindow(_) => ibv_wc_opcode::IBV_WC_BIND_MW,
             SendOp::Write { .. } => ibv_wc_opcode::IBV_WC_RDMA_WRITE,
             SendOp::Read { .. } => ibv_wc_opcode::IBV_WC_RDMA_READ,
             SendOp::CompareSwap { .. } => ibv_wc_opcode::IBV_WC_COMP_SWAP,
@@ -228,55 +313,83 @@ impl Qp {
             opcode,
             byte_len,
             imm: None,
+            invalidated: None,
             qp_num: self.num,
+            sender: None,
         };
-        shared.events.push_back(Event::Completion {
-            cq: self.init.send_cq,
-            wc,
-            solicited: failed,
-        });
+        if let Some(cq) = self.init.send_cq {
+            shared.events.push_back(Event::Completion {
+                cq,
+                wc,
+                solicited: failed,
+            });
+        }
     }
 
     /// Reports the end of a receive request.
-    pub fn complete_recv(&self, shared: &mut Shared, wqe: &RecvWqe, end: RecvEnd) {
+    pub fn complete_recv(&self, shared: &mut Shared, recv: &Taken, end: RecvEnd) {
+        let of_srq = (recv.srq).and_then(|id| shared.srqs.get(&id)?.init.xrc);
+        let cq = of_srq.map(|(_, cq)| cq).or(self.init.recv_cq);
         let wc = Completion {
-            wr_id: wqe.wr_id,
-            queue: Queue::Recv,
-            seq: wqe.seq,
+            wr_id: recv.wqe.wr_id,
+            queue: recv.srq.map_or(Queue::Recv, Queue::Srq),
+            seq: recv.wqe.seq,
             status: end.status,
             opcode: end.opcode,
             byte_len: end.byte_len,
             imm: end.imm,
+            invalidated: end.invalidated,
             qp_num: self.num,
+            sender: end.sender,
         };
         let failed = end.status != ibv_wc_status::IBV_WC_SUCCESS;
-        shared.events.push_back(Event::Completion {
-            cq: self.init.recv_cq,
-            wc,
-            solicited: failed || end.solicited,
-        });
+        if let Some(cq) = cq {
+            shared.events.push_back(Event::Completion {
+                cq,
+                wc,
+                solicited: failed || end.solicited,
+            });
+        }
     }
 
-    /// Moves to ERR and flushes both queues. A fatal NAK that is still to be sent stays.
+    fn moves_to(&mut self, shared: &mut Shared, state: ibv_qp_state) {
+        self.state = state;
+        self.drain_event = false;
+        let qp_num = self.num;
+        shared.events.push_back(Event::State { qp_num, state });
+        for wqe in self.sq.flush() {
+            self.complete_send(shared, &wqe, ibv_wc_status::IBV_WC_WR_FLUSH_ERR, 0);
+        }
+    }
+
+    /// Moves to ERR and flushes both queues. A fatal NAK that is still to be sent stays. Of a shared
+    /// receive queue only what this Queue Pair had taken is flushed; then it says that no more will
+    /// come (`IBV_EVENT_QP_LAST_WQE_REACHED`, ibv_get_async_event(3)).
     pub fn enter_error(&mut self, shared: &mut Shared) {
         if self.state == ibv_qp_state::IBV_QPS_ERR {
             return;
         }
-        self.state = ibv_qp_state::IBV_QPS_ERR;
-        self.drain_event = false;
-        shared.events.push_back(Event::State {
-            qp_num: self.num,
-            state: self.state,
-        });
-        for wqe in self.sq.flush() {
-            self.complete_send(shared, &wqe, ibv_wc_status::IBV_WC_WR_FLUSH_ERR, 0);
+        self.moves_to(shared, ibv_qp_state::IBV_QPS_ERR);
+        let flushed = RecvEnd::error(ibv_wc_status::IBV_WC_WR_FLUSH_ERR);
+        if let Some(recv) = self.rq.abandon() {
+            self.complete_recv(shared, &recv, flushed);
         }
         for wqe in self.rq.flush() {
-            self.complete_recv(
-                shared,
-                &wqe,
-                RecvEnd::error(ibv_wc_status::IBV_WC_WR_FLUSH_ERR),
-            );
+            self.complete_recv(shared, &Taken { wqe, srq: None }, flushed);
+        }
+        if self.init.srq.is_some() {
+            self.event(shared, ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED);
+        }
+    }
+
+    /// The send queue failed. Where the peer knows nothing of it, receiving goes on: UC and UD move to
+    /// SQE, and back to RTS by the application.
+    pub fn enter_send_error(&mut self, shared: &mut Shared) {
+        let sends = self.sends();
+        if self.is_reliable() || !sends {
+            self.enter_error(shared);
+        } else {
+            self.moves_to(shared, ibv_qp_state::IBV_QPS_SQE);
         }
     }
 
@@ -296,6 +409,8 @@ pub(super) struct RecvEnd {
     pub opcode: ibv_wc_opcode,
     pub byte_len: u32,
     pub imm: Option<u32>,
+    pub invalidated: Option<u32>,
+    pub sender: Option<Sender>,
     pub solicited: bool,
 }
 
@@ -306,6 +421,8 @@ impl RecvEnd {
             opcode: ibv_wc_opcode::IBV_WC_RECV,
             byte_len: 0,
             imm: None,
+            invalidated: None,
+            sender: None,
             solicited: false,
         }
     }

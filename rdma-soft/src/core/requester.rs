@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 
 use rdma_core_sys::{ibv_qp_state, ibv_wc_status};
 
+use super::keys::Asker;
 use super::pace::{RoundTrip, Window};
-use super::qp::{Qp, Shared};
+use super::qp::{Qp, QpPath, Shared};
 use super::time::Instant;
 use super::transmit::{Source, Transmit, check_local};
-use super::wqe::{Data, SendOp, SendWqe};
-use crate::wire::{AtomicEth, Opcode, Operation, Packet, Place, Psn, Reth};
+use super::wqe::{Data, SendOp, SendWqe, Sge};
+use crate::wire::{AtomicEth, Class, Deth, Opcode, Operation, Packet, Place, Psn, Reth};
 
 /// The sending half of a Queue Pair.
 #[derive(Debug)]
@@ -53,10 +54,13 @@ pub(super) struct Entry {
     pub len: u32,
     /// First PSN, once started.
     pub psn: Psn,
-    /// PSNs that it takes: its packets, or those of the response to a READ.
+    /// PSNs that it takes: its packets, or those of the response to a READ; none if it is done in the
+    /// node.
     pub packets: u32,
     /// Packets of the response that came.
     pub received: u32,
+    /// It is done in the node, and was.
+    pub executed: bool,
     /// It cannot be executed; it fails when all before it are completed.
     failed: Option<ibv_wc_status>,
 }
@@ -65,6 +69,43 @@ impl Entry {
     pub fn end(&self) -> Psn {
         self.psn.plus(self.packets)
     }
+}
+
+impl Entry {
+    /// Key, start and length of the remote memory that it reaches.
+    fn remote_range(&self) -> Option<(u32, u64, u64)> {
+        match self.wqe.op {
+            SendOp::Write { remote, .. } | SendOp::Read { remote } => {
+                Some((remote.rkey, remote.addr, self.len.into()))
+            }
+            SendOp::CompareSwap { remote, .. } | SendOp::FetchAdd { remote, .. } => {
+                Some((remote.rkey, remote.addr, 8))
+            }
+            _ => None,
+        }
+    }
+
+    /// Keys, starts and lengths of its local memory.
+    fn local_ranges(&self) -> impl Iterator<Item = (u32, u64, u64)> + '_ {
+        let sges: &[Sge] = match &self.wqe.data {
+            Data::Sges(sges) => sges.as_slice(),
+            Data::Inline(_) => &[],
+        };
+        sges.iter().map(|s| (s.lkey, s.addr, s.len.into()))
+    }
+}
+
+/// True if two ranges of one region share a byte.
+fn overlap(a: (u32, u64, u64), b: (u32, u64, u64)) -> bool {
+    let before = |a: (u32, u64, u64), b: (u32, u64, u64)| b.1.saturating_sub(a.1) < a.2;
+    a.0 == b.0
+        && a.2 > 0
+        && b.2 > 0
+        && if a.1 <= b.1 {
+            before(a, b)
+        } else {
+            before(b, a)
+        }
 }
 
 impl Requester {
@@ -178,13 +219,17 @@ impl Requester {
 impl Qp {
     /// Takes a request.
     pub fn post_send(&mut self, shared: &mut Shared, wqe: SendWqe) {
-        if self.state == ibv_qp_state::IBV_QPS_ERR {
+        if matches!(
+            self.state,
+            ibv_qp_state::IBV_QPS_ERR | ibv_qp_state::IBV_QPS_SQE
+        ) {
             self.complete_send(shared, &wqe, ibv_wc_status::IBV_WC_WR_FLUSH_ERR, 0);
             return;
         }
         let len = u32::try_from(wqe.data.len()).unwrap_or(u32::MAX);
         let packets = match wqe.op {
-            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => 1,
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::Datagram { .. } => 1,
+            SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) => 0,
             _ => len.div_ceil(self.mtu).max(1),
         };
         let psn = Psn::default();
@@ -194,17 +239,24 @@ impl Qp {
             psn,
             packets,
             received: 0,
+            executed: false,
             failed: None,
         });
     }
 
     /// The next request packet, if one may go out.
     pub fn next_request(&mut self, now: Instant, shared: &mut Shared) -> Option<Transmit> {
-        if !self.sends() || self.sq.rnr_until.is_some() {
-            return None;
-        }
-        if self.sq.cursor.0 == self.sq.started && !self.start_next(shared) {
-            return None;
+        loop {
+            if !self.sends() || self.sq.rnr_until.is_some() {
+                return None;
+            }
+            if self.sq.cursor.0 == self.sq.started && !self.start_next(shared) {
+                return None;
+            }
+            if !self.sq.queue.get(self.sq.cursor.0)?.wqe.op.is_local() {
+                break;
+            }
+            self.execute_local(shared);
         }
         let (index, at) = self.sq.cursor;
         let e = self.sq.queue.get(index)?;
@@ -217,6 +269,20 @@ impl Qp {
             }
             _ => 1,
         };
+        let ends = at + span == e.packets;
+        let next = if ends {
+            (index + 1, 0)
+        } else {
+            (index, at + span)
+        };
+        if !self.is_reliable() {
+            let mut transmit = self.request_packet(shared, e, at, span, false)?;
+            let order = self.sq.base + index as u64;
+            transmit.completes = ends.then_some((self.num, order));
+            shared.counters.tx_payload_bytes += u64::from(transmit.payload_len);
+            self.sq.cursor = next;
+            return Some(transmit);
+        }
         let in_flight = Psn::distance(self.sq.una, psn).max(0) as u32;
         let window = self.sq.window.size();
         // One request may always be in flight, however small the window.
@@ -226,17 +292,69 @@ impl Qp {
         if fetch && self.sq.fetches.len() >= usize::from(self.attr.max_rd_atomic) {
             return None;
         }
-        let ends = at + span == e.packets;
         let ask = !fetch
             && (ends || in_flight + span >= window || self.sq.unasked + 1 >= window.div_ceil(4));
         let transmit = self.request_packet(shared, e, at, span, ask)?;
         self.sent(now, shared, psn, span, fetch, ask, transmit.payload_len);
-        self.sq.cursor = if ends {
-            (index + 1, 0)
-        } else {
-            (index, at + span)
-        };
+        self.sq.cursor = next;
         Some(transmit)
+    }
+
+    /// The last packet of a request that nobody acknowledges has left: it is done.
+    pub fn request_out(&mut self, shared: &mut Shared, order: u64) {
+        // Requests leave in order, so that it is the oldest one, unless the queue was flushed.
+        if !self.sq.by_order(order).is_some_and(|(index, _)| index == 0) {
+            return;
+        }
+        if let Some(e) = self.sq.pop() {
+            self.sq.una = e.end();
+            self.sq.sent_end = e.end();
+            self.complete_send(shared, &e.wqe, ibv_wc_status::IBV_WC_SUCCESS, 0);
+        }
+        self.retire_local(shared);
+        self.fail_if_due(shared);
+    }
+
+    /// Does what the request at the cursor does in the node, unless that was done before.
+    fn execute_local(&mut self, shared: &mut Shared) {
+        let index = self.sq.cursor.0;
+        let (pd, qp_num) = (self.init.pd, self.num);
+        let Some(e) = self.sq.queue.get_mut(index) else {
+            return;
+        };
+        if !e.executed {
+            let done = pd.ok_or(()).and_then(|pd| {
+                let by = Asker { pd, qp_num };
+                match &e.wqe.op {
+                    SendOp::LocalInvalidate { rkey } => {
+                        shared.keys.invalidate(by, *rkey, Some(e.wqe.seq))
+                    }
+                    SendOp::BindWindow(bind) => shared.keys.bind(by, bind),
+                    _ => Ok(()),
+                }
+                .map_err(|_| ())
+            });
+            if done.is_err() {
+                let status = match e.wqe.op {
+                    SendOp::BindWindow(_) => ibv_wc_status::IBV_WC_MW_BIND_ERR,
+                    _ => ibv_wc_status::IBV_WC_LOC_QP_OP_ERR,
+                };
+                let order = self.sq.base + index as u64;
+                return self.fail_later(shared, order, status);
+            }
+            e.executed = true;
+        }
+        self.sq.cursor = (index + 1, 0);
+        self.retire_local(shared);
+    }
+
+    /// Completes the requests at the front that were done in the node.
+    pub fn retire_local(&mut self, shared: &mut Shared) {
+        while self.sq.started > 0 && self.sq.queue.front().is_some_and(|e| e.executed) {
+            if let Some(e) = self.sq.pop() {
+                self.complete_send(shared, &e.wqe, ibv_wc_status::IBV_WC_SUCCESS, 0);
+            }
+        }
     }
 
     /// Gives the next request its PSNs, if its turn has come.
@@ -244,30 +362,73 @@ impl Qp {
         if self.state != ibv_qp_state::IBV_QPS_RTS {
             return false;
         }
-        let (fenced, pd) = (self.sq.open_fetches > 0, self.init.pd);
-        let Some(e) = self.sq.queue.get_mut(self.sq.started) else {
+        let fenced = self.sq.open_fetches > 0;
+        let Some(e) = self.sq.queue.get(self.sq.started) else {
             return false;
         };
-        let fetch = e.wqe.op.is_fetch();
         if e.failed.is_some() || (e.wqe.fence && fenced) {
             return false;
         }
-        if fetch && self.attr.max_rd_atomic == 0 {
-            e.failed = Some(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR);
-        } else if let Data::Sges(sges) = &e.wqe.data
-            && check_local(&shared.keys, pd, sges.as_slice(), fetch).is_err()
-        {
-            e.failed = Some(ibv_wc_status::IBV_WC_LOC_PROT_ERR);
-        }
-        if e.failed.is_some() {
+        let failed = self.cannot_start(shared, e);
+        let hazard = fenced && shared.config.strict.hazards && self.overtakes(e);
+        let fetch = e.wqe.op.is_fetch();
+        let next_psn = self.sq.next_psn;
+        let Some(e) = self.sq.queue.get_mut(self.sq.started) else {
+            return false;
+        };
+        if failed.is_some() {
+            e.failed = failed;
             self.fail_if_due(shared);
             return false;
         }
-        e.psn = self.sq.next_psn;
+        shared.counters.tx_unfenced_hazards += u64::from(hazard);
+        e.psn = next_psn;
         self.sq.next_psn = e.end();
         self.sq.started += 1;
         self.sq.open_fetches += usize::from(fetch);
         true
+    }
+
+    /// Why a request cannot be executed, if so.
+    fn cannot_start(&self, shared: &Shared, e: &Entry) -> Option<ibv_wc_status> {
+        let fetch = e.wqe.op.is_fetch();
+        if fetch && self.attr.max_rd_atomic == 0 {
+            return Some(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR);
+        }
+        if let SendOp::Datagram { ah, .. } = &e.wqe.op {
+            // Checked when it was posted; the port may have changed since.
+            let port = shared.config.ports.get(usize::from(ah.path.port) - 1);
+            if port.is_none_or(|p| e.len > p.active_mtu) {
+                return Some(ibv_wc_status::IBV_WC_LOC_LEN_ERR);
+            }
+        }
+        match &e.wqe.data {
+            Data::Sges(sges)
+                if self.init.pd.is_none_or(|pd| {
+                    check_local(&shared.keys, pd, sges.as_slice(), fetch).is_err()
+                }) =>
+            {
+                Some(ibv_wc_status::IBV_WC_LOC_PROT_ERR)
+            }
+            _ => None,
+        }
+    }
+
+    /// True if an earlier READ or atomic that is still open may see what this request does, or fills a
+    /// buffer that this request sends from: it should be fenced, or wait for the completion
+    /// (ibv_post_send(3), `IBV_SEND_FENCE`).
+    fn overtakes(&self, e: &Entry) -> bool {
+        if e.wqe.fence || e.wqe.op.is_local() || e.wqe.op.is_fetch() {
+            return false;
+        }
+        let open = self.sq.queue.iter().take(self.sq.started);
+        open.filter(|f| f.wqe.op.is_fetch()).any(|f| {
+            let remote = match (e.remote_range(), f.remote_range()) {
+                (Some(a), Some(b)) => overlap(a, b),
+                _ => false,
+            };
+            remote || (e.local_ranges()).any(|a| f.local_ranges().any(|b| overlap(a, b)))
+        })
     }
 
     /// Headers for packet `at` of a request; for a READ, the question for `span` packets from there.
@@ -297,13 +458,36 @@ impl Qp {
             0,
             self.pkey(&shared.config),
         ));
+        let mut path = self.path;
+        packet.xrceth = (self.class() == Class::Xrc).then_some(e.wqe.xrc_srq);
         packet.bth.opcode = match e.wqe.op {
-            SendOp::Send { imm } => {
+            SendOp::Send { imm, invalidate } => {
                 payload_len = part;
                 packet.imm = imm.filter(|_| ends);
+                packet.ieth = invalidate.filter(|_| ends);
                 packet.bth.solicited = ends && e.wqe.solicited;
-                opcode(Operation::Send, place, packet.imm.is_some())?
+                let (imm, inv) = (packet.imm.is_some(), packet.ieth.is_some());
+                Opcode::new(self.class(), Operation::Send, place, imm, inv)?
             }
+            SendOp::Datagram {
+                ah,
+                qp_num,
+                qkey,
+                imm,
+            } => {
+                payload_len = e.len;
+                path = Some(ah.path);
+                packet.imm = imm;
+                packet.bth.dest_qp = qp_num;
+                packet.bth.solicited = e.wqe.solicited;
+                packet.deth = Some(Deth {
+                    qkey: self.sent_qkey(qkey),
+                    src_qp: self.num,
+                });
+                opcode(Operation::Send, place, imm.is_some())?
+            }
+            // Done in the node: never a packet.
+            SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) => return None,
             SendOp::Write { remote, imm } => {
                 payload_len = part;
                 packet.imm = imm.filter(|_| ends);
@@ -353,7 +537,18 @@ impl Qp {
                 offset,
             }
         };
-        self.transmit(packet, payload_len, source)
+        let path: QpPath = path?;
+        Some(path.transmit(self.num, packet, payload_len, source))
+    }
+
+    /// The Q_Key of a datagram: with the high bit set in the request, the Queue Pair's own
+    /// (ibv_post_send(3) says nothing of it; rxe: `rxe_init_packet`).
+    fn sent_qkey(&self, asked: u32) -> u32 {
+        if asked >> 31 == 1 {
+            self.attr.qkey
+        } else {
+            asked
+        }
     }
 
     /// Keeps the books of a packet that goes out.
@@ -386,6 +581,7 @@ impl Qp {
             sq.ack_deadline = ack_timeout.map(|t| now + t);
         }
         sq.probe_deadline = sq.round_trip.probe_after().map(|t| now + t);
+        self.stats.retransmitted += u64::from(again);
         shared.counters.tx_retransmitted += u64::from(again);
         shared.counters.tx_payload_bytes += u64::from(bytes);
     }
@@ -450,6 +646,7 @@ impl Qp {
         }
         if self.sq.ack_deadline.is_some_and(|t| t <= now) {
             shared.counters.timeouts += 1;
+            self.stats.timeouts += 1;
             self.retry(shared);
         } else if self.sq.probe_deadline.is_some_and(|t| t <= now) {
             // Ask again early. That is no retry: the timer of the retries runs on.
@@ -464,7 +661,7 @@ impl Qp {
         if let Some(e) = self.sq.pop() {
             self.complete_send(shared, &e.wqe, status, 0);
         }
-        self.enter_error(shared);
+        self.enter_send_error(shared);
     }
 
     /// Fails the oldest request if it was found impossible and nothing before it is open.
@@ -479,6 +676,11 @@ impl Qp {
     /// The memory of a request went away while its packets were being made: the request fails once
     /// all before it are completed.
     pub fn fail_request(&mut self, shared: &mut Shared, order: u64) {
+        self.fail_later(shared, order, ibv_wc_status::IBV_WC_LOC_PROT_ERR);
+    }
+
+    /// A request that was started cannot go on: it fails once all before it are completed.
+    fn fail_later(&mut self, shared: &mut Shared, order: u64, status: ibv_wc_status) {
         let Some((index, _)) = self.sq.by_order(order) else {
             return;
         };
@@ -489,7 +691,7 @@ impl Qp {
         self.sq.open_fetches -= fetches;
         self.sq.started = cut;
         if let Some(e) = self.sq.queue.get_mut(index) {
-            e.failed = Some(ibv_wc_status::IBV_WC_LOC_PROT_ERR);
+            e.failed = Some(status);
         }
         if self.sq.cursor.0 > index {
             self.sq.cursor = (index, 0);

@@ -8,7 +8,9 @@ use std::collections::VecDeque;
 use rdma_core_sys::{ibv_access_flags, ibv_event_type, ibv_qp_state, ibv_wc_opcode, ibv_wc_status};
 
 use super::counters::Refused;
-use super::qp::{Qp, RecvEnd, Shared};
+use super::event::{PdId, SrqId};
+use super::keys::Asker;
+use super::qp::{Qp, RecvEnd, Shared, Taken};
 use super::transmit::{Payload, Source, Transmit, scatter};
 use super::wqe::{RecvWqe, Remote};
 use crate::wire::{
@@ -25,7 +27,9 @@ pub(super) struct Responder {
     /// Messages completed, 24 bits.
     msn: u32,
     /// The message that has begun and not ended.
-    message: Option<Message>,
+    pub message: Option<Message>,
+    /// A receive whose message was dropped half-way: the next message goes to it.
+    held: Option<Taken>,
     /// The peer was told that `epsn` is missing, or has no receive: silence until it comes.
     nak_sent: bool,
     /// Answers that are to go out, in the order of their PSNs.
@@ -38,10 +42,12 @@ pub(super) struct Responder {
 
 /// A message of several packets under way.
 #[derive(Clone, Copy, Debug)]
-struct Message {
+pub(super) struct Message {
     op: Operation,
     /// The receive that a SEND goes to.
-    recv: Option<RecvWqe>,
+    recv: Option<Taken>,
+    /// The XRC SRQ that it named.
+    xrc_srq: Option<u32>,
     /// Where a WRITE goes.
     remote: Remote,
     /// Bytes that a WRITE announced.
@@ -67,6 +73,7 @@ enum Response {
     },
     Read {
         psn: Psn,
+        pd: PdId,
         remote: Remote,
         len: u32,
         packets: u32,
@@ -78,11 +85,30 @@ enum Response {
 }
 
 /// Why a request is not executed.
-enum Fault {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
     /// There is no receive for it.
     NoReceive,
-    /// A NAK that ends the connection.
-    Fatal(NakCode),
+    /// It is longer than its receive, which was completed so.
+    TooLong,
+    /// Its receive's key does not open its memory; the receive was completed so.
+    Local,
+    /// It breaks the rules of its operation.
+    Invalid,
+    /// It may not reach the memory that it names.
+    Access,
+}
+
+impl Fault {
+    /// What the peer of a reliable connection is told; `None` for "not yet".
+    fn nak(self) -> Option<NakCode> {
+        match self {
+            Fault::NoReceive => None,
+            Fault::TooLong | Fault::Invalid => Some(NakCode::InvalidRequest),
+            Fault::Local => Some(NakCode::RemoteOperationalError),
+            Fault::Access => Some(NakCode::RemoteAccessError),
+        }
+    }
 }
 
 impl Responder {
@@ -96,7 +122,23 @@ impl Responder {
         self.epsn
     }
 
-    /// Takes out all receives, oldest first, and drops all answers but a NAK that says why.
+    /// Lets go of the receive whose message has begun and will not end.
+    pub fn abandon(&mut self) -> Option<Taken> {
+        let begun = self.message.take().and_then(|m| m.recv);
+        begun.or_else(|| self.held.take())
+    }
+
+    /// Drops the message that has begun; its receive waits for the next one. True if there was one.
+    pub fn drop_message(&mut self) -> bool {
+        let Some(message) = self.message.take() else {
+            return false;
+        };
+        self.held = message.recv.or(self.held.take());
+        true
+    }
+
+    /// Takes out all receives of the own queue, oldest first, and drops all answers but a NAK that says
+    /// why.
     pub fn flush(&mut self) -> VecDeque<RecvWqe> {
         self.responses.retain(|r| {
             matches!(
@@ -107,12 +149,7 @@ impl Responder {
                 }
             )
         });
-        let begun = self.message.take().and_then(|m| m.recv);
-        let mut all = std::mem::take(&mut self.queue);
-        if let Some(recv) = begun {
-            all.push_front(recv);
-        }
-        all
+        std::mem::take(&mut self.queue)
     }
 
     /// READ and atomic requests whose answers wait; those `again` were asked more than once.
@@ -183,13 +220,60 @@ impl Qp {
     /// Takes a receive.
     pub fn post_recv(&mut self, shared: &mut Shared, wqe: RecvWqe) {
         if self.state == ibv_qp_state::IBV_QPS_ERR {
-            self.complete_recv(
-                shared,
-                &wqe,
-                RecvEnd::error(ibv_wc_status::IBV_WC_WR_FLUSH_ERR),
-            );
+            let flushed = RecvEnd::error(ibv_wc_status::IBV_WC_WR_FLUSH_ERR);
+            self.complete_recv(shared, &Taken { wqe, srq: None }, flushed);
         } else {
             self.rq.queue.push_back(wqe);
+        }
+    }
+
+    /// Where the receives of a request come from: an SRQ, or `None` for the own queue; and who asks,
+    /// for the memory that it names.
+    fn receiver(&self, shared: &Shared, packet: &Packet) -> Result<(Option<SrqId>, Asker), Fault> {
+        let qp_num = self.num;
+        let Some(xrcd) = self.init.xrcd else {
+            let pd = self.init.pd.ok_or(Fault::Invalid)?;
+            return Ok((self.init.srq, Asker { pd, qp_num }));
+        };
+        // The SRQ that an XRC request names stands for the process that it is meant for: its domain
+        // decides about memory too.
+        let srq = packet.xrceth.and_then(|n| shared.srqs.get(&SrqId(n)));
+        let srq = srq.filter(|s| s.init.xrc.is_some_and(|(of, _)| of == xrcd));
+        let srq = srq.ok_or(Fault::Invalid)?;
+        if srq.failed {
+            return Err(Fault::Local);
+        }
+        let pd = srq.init.pd;
+        Ok((Some(srq.id), Asker { pd, qp_num }))
+    }
+
+    /// True if a receive is there.
+    fn has_receive(&self, shared: &Shared, from: Option<SrqId>) -> bool {
+        match from {
+            _ if self.rq.held.is_some() => true,
+            Some(srq) => shared.srqs.get(&srq).is_some_and(|s| !s.queue.is_empty()),
+            None => !self.rq.queue.is_empty(),
+        }
+    }
+
+    /// Takes the receive that the next message goes to.
+    pub fn take_receive(&mut self, shared: &mut Shared, from: Option<SrqId>) -> Option<Taken> {
+        if let Some(held) = self.rq.held.take() {
+            return Some(held);
+        }
+        let wqe = match from {
+            Some(srq) => shared.srqs.get_mut(&srq)?.take(&mut shared.events)?,
+            None => self.rq.queue.pop_front()?,
+        };
+        Some(Taken { wqe, srq: from })
+    }
+
+    /// A shared receive queue goes away: so does a receive that was taken from it.
+    pub fn forget_srq(&mut self, srq: SrqId) {
+        let of = |t: &mut Taken| t.srq == Some(srq);
+        self.rq.held.take_if(of);
+        if let Some(message) = &mut self.rq.message {
+            message.recv.take_if(of);
         }
     }
 
@@ -218,23 +302,90 @@ impl Qp {
         match self.execute(shared, info, packet, payload) {
             Ok(()) => {
                 self.rq.nak_sent = false;
-                shared.counters.rx_payload_bytes += payload.len() as u64;
-                if self.state == ibv_qp_state::IBV_QPS_RTR && !self.rq.established {
-                    self.rq.established = true;
-                    self.event(shared, ibv_event_type::IBV_EVENT_COMM_EST);
-                }
+                self.accepted(shared, payload);
                 Ok(())
             }
-            Err(Fault::NoReceive) => {
-                self.rq.nak_sent = true;
-                let timer = self.attr.min_rnr_timer;
-                self.rq.answer(psn, Syndrome::Rnr { timer });
-                Err(Refused::NoReceive)
+            Err(fault) => match fault.nak() {
+                None => {
+                    self.rq.nak_sent = true;
+                    self.stats.rnr_naks_sent += 1;
+                    let timer = self.attr.min_rnr_timer;
+                    self.rq.answer(psn, Syndrome::Rnr { timer });
+                    Err(Refused::NoReceive)
+                }
+                Some(code) => {
+                    self.refuse_for_good(shared, psn, code);
+                    Err(Refused::Nak)
+                }
+            },
+        }
+    }
+
+    /// Takes a request that nobody acknowledges (UC). What is not due is dropped, and with it the
+    /// message that has begun, until the next one begins: each message arrives once, whole and in
+    /// order, or not at all.
+    pub fn handle_unacknowledged(
+        &mut self,
+        shared: &mut Shared,
+        info: &OpcodeInfo,
+        packet: &Packet,
+        payload: &Payload<'_>,
+    ) -> Result<(), Refused> {
+        let psn = packet.bth.psn;
+        let ahead = Psn::distance(self.rq.epsn, psn);
+        if ahead < 0 {
+            return Err(Refused::DuplicateRequest);
+        }
+        let begins = info.place.starts();
+        if ahead > 0 || begins {
+            self.drop_message(shared);
+        }
+        if !begins && (ahead > 0 || self.rq.message.is_none()) {
+            return Err(Refused::OutOfSequence);
+        }
+        self.rq.epsn = psn;
+        match self.execute(shared, info, packet, payload) {
+            Ok(()) => {
+                self.accepted(shared, payload);
+                Ok(())
             }
-            Err(Fault::Fatal(code)) => {
-                self.refuse_for_good(shared, psn, code);
-                Err(Refused::Nak)
+            Err(fault) => {
+                // The rest of the message finds none that has begun.
+                self.rq.epsn = psn.next();
+                self.drop_message(shared);
+                Err(match fault {
+                    Fault::NoReceive => Refused::NoReceive,
+                    Fault::TooLong => Refused::TooLong,
+                    Fault::Invalid => Refused::InvalidRequest,
+                    Fault::Access => Refused::AccessDenied,
+                    Fault::Local => {
+                        self.fail_locally(shared);
+                        Refused::LocalError
+                    }
+                })
             }
+        }
+    }
+
+    /// Drops the message that has begun, if one has.
+    fn drop_message(&mut self, shared: &mut Shared) {
+        if self.rq.drop_message() {
+            shared.counters.rx_messages_dropped += 1;
+        }
+    }
+
+    /// The receive queue is broken: the application named memory that is not there.
+    pub fn fail_locally(&mut self, shared: &mut Shared) {
+        self.enter_error(shared);
+        self.event(shared, ibv_event_type::IBV_EVENT_QP_FATAL);
+    }
+
+    /// A packet was taken: tells of the first one in RTR (`IBV_EVENT_COMM_EST`).
+    fn accepted(&mut self, shared: &mut Shared, payload: &Payload<'_>) {
+        shared.counters.rx_payload_bytes += payload.len() as u64;
+        if self.state == ibv_qp_state::IBV_QPS_RTR && !self.rq.established {
+            self.rq.established = true;
+            self.event(shared, ibv_event_type::IBV_EVENT_COMM_EST);
         }
     }
 
@@ -258,37 +409,31 @@ impl Qp {
         packet: &Packet,
         payload: &Payload<'_>,
     ) -> Result<(), Fault> {
-        if packet.ieth.is_some() {
-            // This device has no remote invalidation: to take the message without it would leave a
-            // key open that the peer believes to be dead.
-            return Err(Fault::Fatal(NakCode::InvalidRequest));
-        }
-        self.check_place(info)?;
+        let (srq, by) = self.receiver(shared, packet)?;
+        self.check_place(info, packet)?;
         self.check_length(info.place, payload.len())?;
         match (info.op, packet.reth, packet.atomic) {
-            (Operation::Send, ..) => self.execute_send(shared, info.place, packet, payload),
+            (Operation::Send, ..) => {
+                self.execute_send(shared, srq, by, info.place, packet, payload)
+            }
             (Operation::Write, reth, _) => {
-                self.execute_write(shared, info.place, packet, reth, payload)
+                self.execute_write(shared, srq, by, info.place, packet, reth, payload)
             }
-            (Operation::ReadRequest, Some(reth), _) => self.execute_read(shared, packet, reth),
+            (Operation::ReadRequest, Some(reth), _) => self.execute_read(shared, by, packet, reth),
             (op @ (Operation::CompareSwap | Operation::FetchAdd), _, Some(atomic)) => {
-                self.execute_atomic(shared, packet, op, atomic)
+                self.execute_atomic(shared, by, packet, op, atomic)
             }
-            _ => Err(Fault::Fatal(NakCode::InvalidRequest)),
+            _ => Err(Fault::Invalid),
         }
     }
 
     /// First and middle packets leave a message open, and only its own kind continues it.
-    fn check_place(&self, info: &OpcodeInfo) -> Result<(), Fault> {
+    fn check_place(&self, info: &OpcodeInfo, packet: &Packet) -> Result<(), Fault> {
         let fits = match &self.rq.message {
             None => info.place.starts(),
-            Some(m) => !info.place.starts() && m.op == info.op,
+            Some(m) => !info.place.starts() && m.op == info.op && m.xrc_srq == packet.xrceth,
         };
-        if fits {
-            Ok(())
-        } else {
-            Err(Fault::Fatal(NakCode::InvalidRequest))
-        }
+        if fits { Ok(()) } else { Err(Fault::Invalid) }
     }
 
     /// All packets of a message but the last are full; a last one holds at least a byte.
@@ -299,11 +444,7 @@ impl Qp {
             Place::Last => (1..=mtu).contains(&len),
             Place::Only => len <= mtu,
         };
-        if fits {
-            Ok(())
-        } else {
-            Err(Fault::Fatal(NakCode::InvalidRequest))
-        }
+        if fits { Ok(()) } else { Err(Fault::Invalid) }
     }
 
     fn allows(&self, access: ibv_access_flags) -> Result<(), Fault> {
@@ -311,62 +452,61 @@ impl Qp {
         if have.contains(access) {
             Ok(())
         } else {
-            Err(Fault::Fatal(NakCode::InvalidRequest))
+            Err(Fault::Invalid)
         }
     }
 
     fn execute_send(
         &mut self,
         shared: &mut Shared,
+        srq: Option<SrqId>,
+        by: Asker,
         place: Place,
         packet: &Packet,
         payload: &Payload<'_>,
     ) -> Result<(), Fault> {
-        let (recv, done) = match &self.rq.message {
-            Some(Message {
-                recv: Some(recv),
-                done,
-                ..
-            }) => (*recv, *done),
-            _ => (*self.rq.queue.front().ok_or(Fault::NoReceive)?, 0),
+        let (recv, done) = match self.rq.message.take() {
+            // Without a receive its SRQ is gone.
+            Some(m) => (m.recv.ok_or(Fault::Invalid)?, m.done),
+            None => (self.take_receive(shared, srq).ok_or(Fault::NoReceive)?, 0),
         };
-        let stored = scatter(
-            &shared.keys,
-            self.init.pd,
-            recv.sges.as_slice(),
-            u64::from(done),
-            payload,
-        );
-        if place.starts() {
-            self.rq.queue.pop_front();
-        }
+        let sges = recv.wqe.sges.as_slice();
+        let stored = scatter(&shared.keys, by.pd, sges, u64::from(done), payload);
         if let Err(status) = stored {
-            let code = match status {
-                ibv_wc_status::IBV_WC_LOC_LEN_ERR => NakCode::InvalidRequest,
-                _ => NakCode::RemoteOperationalError,
-            };
-            self.rq.message = None;
             self.complete_recv(shared, &recv, RecvEnd::error(status));
-            return Err(Fault::Fatal(code));
+            return Err(match status {
+                ibv_wc_status::IBV_WC_LOC_LEN_ERR => Fault::TooLong,
+                _ => Fault::Local,
+            });
         }
         // Fits: the sum of a receive's lengths is below 2^36, and what was stored fitted in.
         let done = done.saturating_add(payload.len() as u32);
+        if let Some(rkey) = packet.ieth
+            && shared.keys.invalidate(by, rkey, None).is_err()
+        {
+            // The peer must not believe that the key is dead, nor the application that all is well
+            // (rxe ends the receive with this status, too).
+            let status = ibv_wc_status::IBV_WC_REM_INV_REQ_ERR;
+            self.complete_recv(shared, &recv, RecvEnd::error(status));
+            return Err(Fault::Access);
+        }
         if place.ends() {
-            self.rq.message = None;
             let end = RecvEnd {
                 status: ibv_wc_status::IBV_WC_SUCCESS,
                 opcode: ibv_wc_opcode::IBV_WC_RECV,
                 byte_len: done,
                 imm: packet.imm,
+                invalidated: packet.ieth,
+                sender: None,
                 solicited: packet.bth.solicited,
             };
             self.complete_recv(shared, &recv, end);
         } else {
-            let (op, remote) = (Operation::Send, Remote::default());
             self.rq.message = Some(Message {
-                op,
+                op: Operation::Send,
                 recv: Some(recv),
-                remote,
+                xrc_srq: packet.xrceth,
+                remote: Remote::default(),
                 total: 0,
                 done,
             });
@@ -375,9 +515,12 @@ impl Qp {
         Ok(())
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn execute_write(
         &mut self,
         shared: &mut Shared,
+        srq: Option<SrqId>,
+        by: Asker,
         place: Place,
         packet: &Packet,
         reth: Option<Reth>,
@@ -389,7 +532,7 @@ impl Qp {
             (None, Some(reth)) => {
                 self.allows(write)?;
                 self.check_total(shared, reth.len)?;
-                self.check_remote(shared, &reth, write)?;
+                check_remote(shared, by, &reth, write)?;
                 let remote = Remote {
                     addr: reth.va,
                     rkey: reth.rkey,
@@ -397,42 +540,45 @@ impl Qp {
                 Message {
                     op: Operation::Write,
                     recv: None,
+                    xrc_srq: packet.xrceth,
                     remote,
                     total: reth.len,
                     done: 0,
                 }
             }
-            (None, None) => return Err(Fault::Fatal(NakCode::InvalidRequest)),
+            (None, None) => return Err(Fault::Invalid),
         };
         let len = payload.len() as u32;
         let left = m.total - m.done;
         if len > left || (place.ends() && len != left) {
-            return Err(Fault::Fatal(NakCode::InvalidRequest));
+            return Err(Fault::Invalid);
         }
-        if packet.imm.is_some() && self.rq.queue.is_empty() {
+        if packet.imm.is_some() && !self.has_receive(shared, srq) {
             return Err(Fault::NoReceive);
         }
         if len > 0 {
             let at = m.remote.addr.wrapping_add(u64::from(m.done));
             let found = shared
                 .keys
-                .remote(self.init.pd, m.remote.rkey, at, u64::from(len), write);
+                .remote(by, m.remote.rkey, at, u64::from(len), write);
             let stored = found.and_then(|(region, offset)| {
                 payload
                     .copy_to(0, region, offset, len as usize)
                     .map_err(Into::into)
             });
-            stored.map_err(|_| Fault::Fatal(NakCode::RemoteAccessError))?;
+            stored.map_err(|_| Fault::Access)?;
         }
         m.done += len;
         if packet.imm.is_some()
-            && let Some(recv) = self.rq.queue.pop_front()
+            && let Some(recv) = self.take_receive(shared, srq)
         {
             let end = RecvEnd {
                 status: ibv_wc_status::IBV_WC_SUCCESS,
                 opcode: ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM,
                 byte_len: m.done,
                 imm: packet.imm,
+                invalidated: None,
+                sender: None,
                 solicited: packet.bth.solicited,
             };
             self.complete_recv(shared, &recv, end);
@@ -445,6 +591,7 @@ impl Qp {
     fn execute_read(
         &mut self,
         shared: &mut Shared,
+        by: Asker,
         packet: &Packet,
         reth: Reth,
     ) -> Result<(), Fault> {
@@ -452,17 +599,18 @@ impl Qp {
         self.allows(read)?;
         self.check_depth()?;
         self.check_total(shared, reth.len)?;
-        self.check_remote(shared, &reth, read)?;
+        check_remote(shared, by, &reth, read)?;
         let packets = reth.len.div_ceil(self.mtu).max(1);
         self.rq.advance(packets, true);
         self.fetch_executed(packet.bth.psn, None);
-        self.push_read(packet.bth.psn, &reth, packets, false);
+        self.push_read(packet.bth.psn, by.pd, &reth, packets, false);
         Ok(())
     }
 
     fn execute_atomic(
         &mut self,
         shared: &mut Shared,
+        by: Asker,
         packet: &Packet,
         op: Operation,
         atomic: AtomicEth,
@@ -470,12 +618,12 @@ impl Qp {
         let access = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC;
         self.allows(access)?;
         if !atomic.va.is_multiple_of(8) {
-            return Err(Fault::Fatal(NakCode::InvalidRequest));
+            return Err(Fault::Invalid);
         }
         self.check_depth()?;
         let old = shared
             .keys
-            .remote(self.init.pd, atomic.rkey, atomic.va, 8, access)
+            .remote(by, atomic.rkey, atomic.va, 8, access)
             .and_then(|(region, offset)| {
                 let result = match op {
                     Operation::CompareSwap => {
@@ -485,7 +633,7 @@ impl Qp {
                 };
                 result.map_err(Into::into)
             })
-            .map_err(|_| Fault::Fatal(NakCode::RemoteAccessError))?;
+            .map_err(|_| Fault::Access)?;
         self.rq.advance(1, true);
         self.fetch_executed(packet.bth.psn, Some(old));
         self.rq.responses.push_back(Response::Atomic {
@@ -508,11 +656,7 @@ impl Qp {
     /// At most `max_dest_rd_atomic` READs and atomics may wait for their answers.
     fn check_depth(&self) -> Result<(), Fault> {
         let room = self.rq.open_fetches(false) < usize::from(self.attr.max_dest_rd_atomic);
-        if room {
-            Ok(())
-        } else {
-            Err(Fault::Fatal(NakCode::InvalidRequest))
-        }
+        if room { Ok(()) } else { Err(Fault::Invalid) }
     }
 
     fn check_total(&self, shared: &Shared, len: u32) -> Result<(), Fault> {
@@ -520,33 +664,7 @@ impl Qp {
             .path
             .and_then(|p| shared.config.ports.get(usize::from(p.port) - 1));
         let fits = port.is_some_and(|p| len <= p.max_msg_sz);
-        if fits {
-            Ok(())
-        } else {
-            Err(Fault::Fatal(NakCode::InvalidRequest))
-        }
-    }
-
-    /// A request for no bytes accesses nothing, so its key is not looked at.
-    fn check_remote(
-        &self,
-        shared: &Shared,
-        reth: &Reth,
-        access: ibv_access_flags,
-    ) -> Result<(), Fault> {
-        if reth.len == 0 {
-            return Ok(());
-        }
-        let found = shared.keys.remote(
-            self.init.pd,
-            reth.rkey,
-            reth.va,
-            u64::from(reth.len),
-            access,
-        );
-        found
-            .map(|_| ())
-            .map_err(|_| Fault::Fatal(NakCode::RemoteAccessError))
+        if fits { Ok(()) } else { Err(Fault::Invalid) }
     }
 
     /// The packet is done with: move on, and say so if asked.
@@ -557,7 +675,7 @@ impl Qp {
         }
     }
 
-    fn push_read(&mut self, psn: Psn, reth: &Reth, packets: u32, again: bool) {
+    fn push_read(&mut self, psn: Psn, pd: PdId, reth: &Reth, packets: u32, again: bool) {
         let remote = Remote {
             addr: reth.va,
             rkey: reth.rkey,
@@ -565,6 +683,7 @@ impl Qp {
         let msn = self.rq.msn;
         self.rq.responses.push_back(Response::Read {
             psn,
+            pd,
             remote,
             len: reth.len,
             packets,
@@ -605,15 +724,18 @@ impl Qp {
                 let read = ibv_access_flags::IBV_ACCESS_REMOTE_READ;
                 let packets = reth.len.div_ceil(self.mtu).max(1);
                 let within = Psn::distance(psn.plus(packets), self.rq.epsn) >= 0;
+                let Ok((_, by)) = self.receiver(shared, packet) else {
+                    return;
+                };
                 let fits = self.check_total(shared, reth.len).is_ok()
-                    && self.check_remote(shared, &reth, read).is_ok();
+                    && check_remote(shared, by, &reth, read).is_ok();
                 if within
                     && fits
                     && self.allows(read).is_ok()
                     && !self.rq.go_back(psn, &reth, packets)
                     && room
                 {
-                    self.push_read(psn, &reth, packets, true);
+                    self.push_read(psn, by.pd, &reth, packets, true);
                 }
             }
             (Operation::CompareSwap | Operation::FetchAdd, _) if !waits && room => {
@@ -663,6 +785,7 @@ impl Qp {
             }
             Response::Read {
                 psn,
+                pd,
                 remote,
                 len,
                 packets,
@@ -676,7 +799,10 @@ impl Qp {
                 if payload_len > 0 {
                     let va = remote.addr.wrapping_add(offset);
                     source = Source::Read {
-                        qp_num: self.num,
+                        by: Asker {
+                            pd: *pd,
+                            qp_num: self.num,
+                        },
                         rkey: remote.rkey,
                         va,
                         again: *again,
@@ -723,4 +849,18 @@ impl Qp {
             self.refuse_for_good(shared, psn, NakCode::RemoteAccessError);
         }
     }
+}
+
+/// A request for no bytes accesses nothing, so its key is not looked at.
+fn check_remote(
+    shared: &Shared,
+    by: Asker,
+    reth: &Reth,
+    access: ibv_access_flags,
+) -> Result<(), Fault> {
+    if reth.len == 0 {
+        return Ok(());
+    }
+    let found = (shared.keys).remote(by, reth.rkey, reth.va, u64::from(reth.len), access);
+    found.map(|_| ()).map_err(|_| Fault::Access)
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use rdma_core_sys::ibv_wc_status;
 
 use super::event::PdId;
-use super::keys::{Denied, Keys};
+use super::keys::{Asker, Denied, Keys};
 use super::wqe::{Data, Sge};
 use crate::mem::{OutOfRange, Region};
 use crate::wire::Packet;
@@ -33,12 +33,24 @@ pub struct Transmit {
     pub hop_limit: u8,
     /// Flow label for an IPv6 header.
     pub flow_label: u32,
+    /// The Queue Pair that sends it.
+    pub qp_num: u32,
     /// All headers.
     pub packet: Packet,
     /// Bytes of payload, without padding.
     pub payload_len: u32,
     /// Where the payload is.
     pub(super) source: Source,
+    /// A request that nobody acknowledges and that is done when this packet is out: its Queue Pair
+    /// and its number there.
+    pub(super) completes: Option<(u32, u64)>,
+}
+
+impl Transmit {
+    /// True if it goes to a multicast group.
+    pub fn is_multicast(&self) -> bool {
+        self.dst.is_multicast()
+    }
 }
 
 /// Where a packet's payload is.
@@ -52,10 +64,10 @@ pub(super) enum Source {
         order: u64,
         offset: u64,
     },
-    /// Remote-readable memory, for a READ response of that Queue Pair.
+    /// Remote-readable memory, for a READ response of that Queue Pair to that domain.
     /// `again`: the response was given, or begun, before.
     Read {
-        qp_num: u32,
+        by: Asker,
         rkey: u32,
         va: u64,
         again: bool,

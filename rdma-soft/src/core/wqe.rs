@@ -1,6 +1,10 @@
 //! Work requests as the engine takes them: checked copies, nothing borrowed.
 
+use rdma_core_sys::ibv_access_flags;
+
 use super::config::Caps;
+use super::event::PdId;
+use super::qp::QpPath;
 
 /// A scatter/gather entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -119,6 +123,44 @@ pub struct Remote {
     pub rkey: u32,
 }
 
+/// An address handle: where datagrams go. [`Engine::create_ah`](super::Engine::create_ah) makes
+/// one; requests hold copies, so it may be destroyed as soon as they are posted.
+#[derive(Clone, Copy, Debug)]
+pub struct Ah {
+    pub(super) pd: PdId,
+    pub(super) path: QpPath,
+}
+
+impl Ah {
+    /// The protection domain that it was created in.
+    pub fn pd(&self) -> PdId {
+        self.pd
+    }
+
+    /// The port that it leaves by, from 1.
+    pub fn port(&self) -> u8 {
+        self.path.port
+    }
+}
+
+/// The part of a memory region that a window opens.
+#[derive(Clone, Copy, Debug)]
+pub struct WindowBind {
+    /// The window's key as it is.
+    pub window: u32,
+    /// The key that it has afterwards; for a window of type 1 the one that
+    /// [`Engine::next_window_key`](super::Engine::next_window_key) gave.
+    pub rkey: u32,
+    /// The local key of the region. Without one the window (of type 1) is closed.
+    pub lkey: Option<u32>,
+    /// Start, in the address space of the region.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+    /// What peers may do there.
+    pub access: ibv_access_flags,
+}
+
 /// What a send request does.
 #[derive(Clone, Copy, Debug)]
 pub enum SendOp {
@@ -126,7 +168,28 @@ pub enum SendOp {
     Send {
         /// Immediate data, host order of the big-endian field.
         imm: Option<u32>,
+        /// A key of the peer that ends with the message; never together with immediate data.
+        invalidate: Option<u32>,
     },
+    /// A datagram into the next receive of a UD Queue Pair, or of all that are attached to a
+    /// multicast group.
+    Datagram {
+        /// Where to.
+        ah: Ah,
+        /// The Queue Pair there, or 0xffffff for the members of a group.
+        qp_num: u32,
+        /// The Q_Key; with the high bit set, the sending Queue Pair's own is used.
+        qkey: u32,
+        /// Immediate data, host order of the big-endian field.
+        imm: Option<u32>,
+    },
+    /// Ends a memory window of this node: its key opens nothing afterwards.
+    LocalInvalidate {
+        /// The window's key.
+        rkey: u32,
+    },
+    /// Binds a memory window of this node.
+    BindWindow(WindowBind),
     /// RDMA WRITE; with immediate data it also consumes a receive.
     Write {
         /// Where to.
@@ -158,6 +221,11 @@ pub enum SendOp {
 }
 
 impl SendOp {
+    /// True for what is done in the node, without a packet.
+    pub fn is_local(&self) -> bool {
+        matches!(self, SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_))
+    }
+
     /// True for READ and atomics: requests that bring data back.
     pub fn is_fetch(&self) -> bool {
         matches!(
@@ -184,6 +252,8 @@ pub struct SendWqe {
     pub solicited: bool,
     /// Waits for all earlier READs and atomics of the queue.
     pub fence: bool,
+    /// The peer's XRC SRQ; looked at on XRC only.
+    pub xrc_srq: u32,
 }
 
 /// A receive request.
