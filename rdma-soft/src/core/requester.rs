@@ -1,15 +1,17 @@
 //! The requester: cuts requests into packets, paces them, and sends them again when it must.
 
+mod hazard;
+mod local;
+
 use std::collections::VecDeque;
 
 use rdma_core_sys::{ibv_qp_state, ibv_wc_status};
 
-use super::keys::Asker;
 use super::pace::{RoundTrip, Window};
 use super::qp::{Qp, QpPath, Shared};
 use super::time::Instant;
 use super::transmit::{Source, Transmit, check_local};
-use super::wqe::{Data, SendOp, SendWqe, Sge};
+use super::wqe::{Data, SendOp, SendWqe};
 use crate::wire::{AtomicEth, Class, Deth, Opcode, Operation, Packet, Place, Psn, Reth};
 
 /// The sending half of a Queue Pair.
@@ -69,43 +71,6 @@ impl Entry {
     pub fn end(&self) -> Psn {
         self.psn.plus(self.packets)
     }
-}
-
-impl Entry {
-    /// Key, start and length of the remote memory that it reaches.
-    fn remote_range(&self) -> Option<(u32, u64, u64)> {
-        match self.wqe.op {
-            SendOp::Write { remote, .. } | SendOp::Read { remote } => {
-                Some((remote.rkey, remote.addr, self.len.into()))
-            }
-            SendOp::CompareSwap { remote, .. } | SendOp::FetchAdd { remote, .. } => {
-                Some((remote.rkey, remote.addr, 8))
-            }
-            _ => None,
-        }
-    }
-
-    /// Keys, starts and lengths of its local memory.
-    fn local_ranges(&self) -> impl Iterator<Item = (u32, u64, u64)> + '_ {
-        let sges: &[Sge] = match &self.wqe.data {
-            Data::Sges(sges) => sges.as_slice(),
-            Data::Inline(_) => &[],
-        };
-        sges.iter().map(|s| (s.lkey, s.addr, s.len.into()))
-    }
-}
-
-/// True if two ranges of one region share a byte.
-fn overlap(a: (u32, u64, u64), b: (u32, u64, u64)) -> bool {
-    let before = |a: (u32, u64, u64), b: (u32, u64, u64)| b.1.saturating_sub(a.1) < a.2;
-    a.0 == b.0
-        && a.2 > 0
-        && b.2 > 0
-        && if a.1 <= b.1 {
-            before(a, b)
-        } else {
-            before(b, a)
-        }
 }
 
 impl Requester {
@@ -303,7 +268,7 @@ impl Qp {
     /// The last packet of a request that nobody acknowledges has left: it is done.
     pub fn request_out(&mut self, shared: &mut Shared, order: u64) {
         // Requests leave in order, so that it is the oldest one, unless the queue was flushed.
-        if !self.sq.by_order(order).is_some_and(|(index, _)| index == 0) {
+        if self.sq.by_order(order).is_none_or(|(index, _)| index != 0) {
             return;
         }
         if let Some(e) = self.sq.pop() {
@@ -313,48 +278,6 @@ impl Qp {
         }
         self.retire_local(shared);
         self.fail_if_due(shared);
-    }
-
-    /// Does what the request at the cursor does in the node, unless that was done before.
-    fn execute_local(&mut self, shared: &mut Shared) {
-        let index = self.sq.cursor.0;
-        let (pd, qp_num) = (self.init.pd, self.num);
-        let Some(e) = self.sq.queue.get_mut(index) else {
-            return;
-        };
-        if !e.executed {
-            let done = pd.ok_or(()).and_then(|pd| {
-                let by = Asker { pd, qp_num };
-                match &e.wqe.op {
-                    SendOp::LocalInvalidate { rkey } => {
-                        shared.keys.invalidate(by, *rkey, Some(e.wqe.seq))
-                    }
-                    SendOp::BindWindow(bind) => shared.keys.bind(by, bind),
-                    _ => Ok(()),
-                }
-                .map_err(|_| ())
-            });
-            if done.is_err() {
-                let status = match e.wqe.op {
-                    SendOp::BindWindow(_) => ibv_wc_status::IBV_WC_MW_BIND_ERR,
-                    _ => ibv_wc_status::IBV_WC_LOC_QP_OP_ERR,
-                };
-                let order = self.sq.base + index as u64;
-                return self.fail_later(shared, order, status);
-            }
-            e.executed = true;
-        }
-        self.sq.cursor = (index + 1, 0);
-        self.retire_local(shared);
-    }
-
-    /// Completes the requests at the front that were done in the node.
-    pub fn retire_local(&mut self, shared: &mut Shared) {
-        while self.sq.started > 0 && self.sq.queue.front().is_some_and(|e| e.executed) {
-            if let Some(e) = self.sq.pop() {
-                self.complete_send(shared, &e.wqe, ibv_wc_status::IBV_WC_SUCCESS, 0);
-            }
-        }
     }
 
     /// Gives the next request its PSNs, if its turn has come.
@@ -412,23 +335,6 @@ impl Qp {
             }
             _ => None,
         }
-    }
-
-    /// True if an earlier READ or atomic that is still open may see what this request does, or fills a
-    /// buffer that this request sends from: it should be fenced, or wait for the completion
-    /// (ibv_post_send(3), `IBV_SEND_FENCE`).
-    fn overtakes(&self, e: &Entry) -> bool {
-        if e.wqe.fence || e.wqe.op.is_local() || e.wqe.op.is_fetch() {
-            return false;
-        }
-        let open = self.sq.queue.iter().take(self.sq.started);
-        open.filter(|f| f.wqe.op.is_fetch()).any(|f| {
-            let remote = match (e.remote_range(), f.remote_range()) {
-                (Some(a), Some(b)) => overlap(a, b),
-                _ => false,
-            };
-            remote || (e.local_ranges()).any(|a| f.local_ranges().any(|b| overlap(a, b)))
-        })
     }
 
     /// Headers for packet `at` of a request; for a READ, the question for `span` packets from there.
