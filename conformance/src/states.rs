@@ -10,17 +10,13 @@ use rdma_core_sys::rules::{self, Bits, Kind, Limits, STATES, Transport};
 use rdma_core_sys::*;
 
 use crate::Tally;
-use crate::device::{Cq, Device, Failed, Pd, Qp};
+use crate::device::{Cq, Device, Failed, Pd, Qp, QpInit};
 pub use exceptions::{EXCEPTIONS, Exception};
+
+pub use libc::{EINVAL, EOPNOTSUPP, EPERM};
 
 /// Success, where an errno is compared.
 pub const OK: i32 = 0;
-/// The errno of a privileged value.
-pub const EPERM: i32 = 1;
-/// The errno of what the rules refuse.
-pub const EINVAL: i32 = 22;
-/// The errno of what is not there.
-pub const EOPNOTSUPP: i32 = 95;
 
 /// One value out of range.
 #[derive(Debug)]
@@ -233,7 +229,7 @@ impl Bench {
             max_recv_sge: 1,
             max_inline_data: 0,
         };
-        Qp::new(&self.pd, [&self.cq, &self.cq], None, qp_type, cap)
+        Qp::new(&QpInit::new(&self.pd, [&self.cq, &self.cq], qp_type, cap))
     }
 
     /// Attributes that are all fine.
