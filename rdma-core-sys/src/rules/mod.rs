@@ -116,6 +116,36 @@ impl Transport {
             Self::RawPacket => "RAW_PACKET",
         }
     }
+
+    /// Whether a send request of this kind can be posted on this transport: the table of ibv_post_send(3).
+    ///
+    /// It differs from that table in two places. SEND_WITH_INV needs an opcode on the wire, and UC has none (Linux
+    /// `rxe_opcode.c` lists it for RC only), so it is no operation of UC. TSO is an offload that only devices with `max_tso`
+    /// have, so it is no operation of any transport here; nor are FLUSH and ATOMIC WRITE, which a device must announce.
+    ///
+    /// ```
+    /// use rdma_core_sys::rules::Transport;
+    /// use rdma_core_sys::*;
+    ///
+    /// assert!(Transport::Uc.supports(IBV_WR_RDMA_WRITE));
+    /// assert!(!Transport::Uc.supports(IBV_WR_RDMA_READ));
+    /// assert!(!Transport::XrcTgt.supports(IBV_WR_SEND));
+    /// ```
+    #[must_use]
+    pub const fn supports(self, opcode: ibv_wr_opcode) -> bool {
+        match opcode {
+            IBV_WR_SEND => !matches!(self, Self::XrcTgt),
+            IBV_WR_SEND_WITH_IMM => !matches!(self, Self::XrcTgt | Self::RawPacket),
+            IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM | IBV_WR_LOCAL_INV | IBV_WR_BIND_MW => {
+                matches!(self, Self::Rc | Self::Uc | Self::XrcIni)
+            }
+            IBV_WR_SEND_WITH_INV
+            | IBV_WR_RDMA_READ
+            | IBV_WR_ATOMIC_CMP_AND_SWP
+            | IBV_WR_ATOMIC_FETCH_AND_ADD => matches!(self, Self::Rc | Self::XrcIni),
+            _ => false,
+        }
+    }
 }
 
 impl fmt::Display for Transport {
