@@ -5,6 +5,7 @@
 //! - [`Verbs`]: what libibverbs exports, as a table of function pointers. It comes from rdma-core, which is looked for while
 //!   the program runs (no headers and no library are needed to build), or from a device written in Rust.
 //! - [`ops`]: what the header does inline, through pointers inside the objects.
+//! - [`dispatch`]: which table an object belongs to, where a process has several.
 //! - [`rules`]: which moves of a QP are allowed with which attributes, checked before any call.
 //!
 //! Everything that touches an object is `unsafe`, with C's contract; the safe layer is the crate `rdma-qp`.
@@ -36,6 +37,7 @@
 
 #[macro_use]
 mod macros;
+pub mod dispatch;
 #[doc(hidden)]
 pub mod layout;
 pub mod ops;

@@ -1,6 +1,5 @@
 //! Devices and their attributes.
 
-use super::*;
 use core::ffi::{c_char, c_int, c_uint};
 
 c_enum! {
@@ -149,12 +148,12 @@ pub const IBV_SYSFS_NAME_MAX: usize = 64;
 pub const IBV_SYSFS_PATH_MAX: usize = 256;
 
 c_struct! {
-    /// Obsolete; the library's own.
+    /// Obsolete and never used, says the header. Null in libibverbs' devices; others put a [`Mark`](crate::dispatch::Mark) there.
     pub struct _ibv_device_ops [16, 8] {
+        /// Never called. In a device with a mark, what finds its functions.
+        pub _dummy1: Option<crate::dispatch::Find> = 0,
         /// Never called.
-        pub _dummy1: Option<unsafe extern "C" fn(*mut ibv_device, c_int) -> *mut ibv_context> = 0,
-        /// Never called.
-        pub _dummy2: Option<unsafe extern "C" fn(*mut ibv_context)> = 8,
+        pub _dummy2: usize = 8,
     }
 
     /// A device. The library's real object is longer: never copy it.

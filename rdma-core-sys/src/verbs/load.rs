@@ -63,6 +63,19 @@ pub enum LoadError {
     },
 }
 
+impl LoadError {
+    /// A required symbol is not among those of `library`, which has no words of its own for that.
+    pub(crate) fn missing(library: &str, symbol: &CStr, version: &CStr) -> Self {
+        let text = |text: &CStr| text.to_string_lossy().into_owned();
+        LoadError::Symbol {
+            library: library.into(),
+            symbol: text(symbol),
+            version: text(version),
+            source: DlError("the symbol's address is null".into()),
+        }
+    }
+}
+
 impl Verbs {
     /// The libibverbs of this process if it has one, else the system's `libibverbs.so.1`.
     ///
@@ -91,7 +104,37 @@ impl Verbs {
                 symbol: "ibv_get_device_list",
                 source,
             }),
-            _ => Self::resolve(source, &scope),
+            // SAFETY: a symbol of libibverbs' name and version is that of a libibverbs, as it is for the rest of the process.
+            _ => unsafe {
+                Self::resolve(source, |symbol, version| {
+                    scope.find(source, symbol, version)
+                })
+            },
+        }
+    }
+
+    /// The functions that a handle for dlsym(3) finds: one of dlopen(3), which must stay open, or one of the special ones. With
+    /// `RTLD_NEXT` these are the functions that lie behind the shared object which this code is part of: what a preloaded one
+    /// stands in front of.
+    ///
+    /// `source` says for people where they come from.
+    ///
+    /// # Safety
+    /// What the handle finds under a name and version of [`Verbs::SYMBOLS`] has the prototype of `infiniband/verbs.h`, and is
+    /// never unloaded.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load), but for [`LoadError::Library`].
+    pub unsafe fn from_handle(
+        source: &'static str,
+        handle: *mut c_void,
+    ) -> Result<Self, LoadError> {
+        let scope = Scope(handle);
+        // SAFETY: the caller vouches for what is found.
+        unsafe {
+            Self::resolve(source, |symbol, version| {
+                scope.find(source, symbol, version)
+            })
         }
     }
 
@@ -113,7 +156,13 @@ impl Verbs {
                 source,
             }
         })?;
-        Self::resolve(intern(name), &scope)
+        let source = intern(name);
+        // SAFETY: the caller vouches for the library.
+        unsafe {
+            Self::resolve(source, |symbol, version| {
+                scope.find(source, symbol, version)
+            })
+        }
     }
 }
 

@@ -1,0 +1,204 @@
+//! Which function table an object belongs to, known by the object itself.
+//!
+//! A process may hold devices of libibverbs and of several copies of a device in Rust: one that was preloaded, one that the program
+//! links. Whoever passes an object of one to a function of another crashes. So a device in Rust carries a [`Mark`], in a
+//! place where devices of libibverbs are known to hold nothing like it, and [`table_of`] reads it:
+//!
+//! - a device in `ibv_device::_ops`, which `verbs.h` calls obsolete and never used: two null pointers in libibverbs' devices;
+//! - a context behind `verbs_context::priv`, which in libibverbs is the head of a `struct verbs_ex_private`. That begins with a bitmap of
+//!   the provider's operations, one bit each. There are about a hundred (rdma-core v33 to v65), so the last eight bits of the
+//!   first sixteen bytes are zero there, and they are not in the mark;
+//! - every other object through its context, which is its first field.
+//!
+//! The mark holds a function that finds functions by name, and no table: so copies that were built apart, with tables of different
+//! length or layout, understand one another.
+//!
+//! ```
+//! use rdma_core_sys::{dispatch, ibv_device};
+//!
+//! let mut real = ibv_device::zeroed();
+//! // SAFETY: a device as libibverbs makes them, and alive.
+//! assert!(unsafe { dispatch::table_of(&raw mut real) }.is_none());
+//! ```
+
+use crate::types::*;
+use crate::verbs::{LoadError, Verbs};
+use core::ffi::{CStr, c_char, c_void};
+use core::mem::offset_of;
+use std::sync::{PoisonError, RwLock};
+
+/// Finds a function of [`Verbs::SYMBOLS`] by its name: its address, or null.
+pub type Find = unsafe extern "C" fn(name: *const c_char) -> *mut c_void;
+
+/// What makes an object known as one of a device in Rust.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    find: Find,
+    magic: usize,
+}
+
+/// Its last byte is not zero, which tells a mark from an operations bitmap; and no function can have this address.
+const MAGIC: usize = usize::from_be_bytes(*b"rdmasoft");
+const _: () = assert!(MAGIC >> (usize::BITS - 8) != 0);
+
+impl Mark {
+    /// The mark of a device whose functions `find` finds.
+    ///
+    /// # Safety
+    /// What `find` gives for a name of [`Verbs::SYMBOLS`] is null or a function as [`Verbs::new`] asks for, and it finds
+    /// every required one. It takes any C string, from any thread, and stays for the life of the process.
+    #[must_use]
+    pub const unsafe fn new(find: Find) -> Self {
+        Self { find, magic: MAGIC }
+    }
+
+    /// What goes into `ibv_device::_ops`.
+    #[must_use]
+    pub const fn device_ops(&self) -> _ibv_device_ops {
+        _ibv_device_ops {
+            _dummy1: Some(self.find),
+            _dummy2: self.magic,
+        }
+    }
+
+    /// What goes into `verbs_context::priv_`.
+    #[must_use]
+    pub const fn context_priv(&'static self) -> *mut verbs_ex_private {
+        core::ptr::from_ref(self).cast_mut().cast()
+    }
+}
+
+/// What verbs functions take a pointer to: a device, a context, or what was made in one.
+///
+/// # Safety
+/// `mark` reads nothing beyond the C struct and what its fields point to in every live object, whoever made it.
+pub unsafe trait Object {
+    /// The mark of the device that the object belongs to, `None` for one of libibverbs.
+    ///
+    /// # Safety
+    /// `this` points to a live object of this type.
+    unsafe fn mark(this: *mut Self) -> Option<Mark>;
+}
+
+// SAFETY: only the first field is read, which every libibverbs since the first has there.
+unsafe impl Object for ibv_device {
+    unsafe fn mark(this: *mut Self) -> Option<Mark> {
+        // SAFETY: a live device by the caller's promise; its first field is two words that nobody writes after it was made.
+        let ops = unsafe { &raw const (*this)._ops };
+        // SAFETY: as above. The first word is a function's address or null, whatever made it.
+        match unsafe { ((*ops)._dummy1, (*ops)._dummy2) } {
+            (Some(find), MAGIC) => Some(Mark { find, magic: MAGIC }),
+            _ => None,
+        }
+    }
+}
+
+// SAFETY: what lies in front of the context is read only where the context says that it is there, and has the field.
+unsafe impl Object for ibv_context {
+    unsafe fn mark(this: *mut Self) -> Option<Mark> {
+        const PRIV: usize = offset_of!(verbs_context, context) - offset_of!(verbs_context, priv_);
+        const SZ: usize = offset_of!(verbs_context, context) - offset_of!(verbs_context, sz);
+        const KNOWN: usize = size_of::<verbs_context>() - offset_of!(verbs_context, priv_);
+        // SAFETY: a live context by the caller's promise. `abi_compat` says that it is the tail of an extended one, which has its
+        // size at the same distance in every version; a size that reaches to `priv` says that this is there too.
+        let private = unsafe {
+            if (*this).abi_compat as usize != VERBS_ABI_IS_EXTENDED
+                || *this.byte_sub(SZ).cast::<usize>() < KNOWN
+            {
+                return None;
+            }
+            *this.byte_sub(PRIV).cast::<*const Mark>()
+        };
+        if private.is_null() {
+            return None;
+        }
+        // SAFETY: behind `priv` is a mark, or libibverbs' `struct verbs_ex_private`, which is longer than one and not less aligned;
+        // both live as long as the context. The second word is read alone, as the integer that it is in both.
+        let magic = unsafe { (&raw const (*private).magic).read() };
+        // SAFETY: no operations bitmap has this value (see the module), so it is a mark, made by `Mark::new`.
+        (magic == MAGIC).then(|| unsafe { *private })
+    }
+}
+
+macro_rules! in_a_context {
+    ($($object:ty),* $(,)?) => { $(
+        // SAFETY: only the first field is read, which is the context in every libibverbs since the first, and then that.
+        unsafe impl Object for $object {
+            unsafe fn mark(this: *mut Self) -> Option<Mark> {
+                const { assert!(offset_of!($object, context) == 0) };
+                // SAFETY: a live object by the caller's promise; its context lives longer.
+                let context = unsafe { (*this).context };
+                // SAFETY: as above, where it is not null.
+                if context.is_null() { None } else { unsafe { ibv_context::mark(context) } }
+            }
+        }
+    )* };
+}
+
+in_a_context!(
+    ibv_pd,
+    ibv_mr,
+    ibv_mw,
+    ibv_dm,
+    ibv_td,
+    ibv_ah,
+    ibv_xrcd,
+    ibv_comp_channel,
+    ibv_cq,
+    ibv_cq_ex,
+    ibv_srq,
+    ibv_qp,
+    ibv_wq,
+);
+
+/// The table that serves `object`; `None` for null and for an object of libibverbs.
+///
+/// # Safety
+/// `object` is null or points to a live object of its type, of libibverbs (v17 or later) or of a device that carries a [`Mark`].
+#[must_use]
+pub unsafe fn table_of<T: Object>(object: *mut T) -> Option<&'static Verbs> {
+    if object.is_null() || !object.is_aligned() {
+        return None;
+    }
+    // SAFETY: not null, so a live object by the caller's promise.
+    unsafe { T::mark(object) }.map(|mark| table(&mark))
+}
+
+/// The table of a mark: made when it is first seen, one for all objects of the same copy.
+fn table(mark: &Mark) -> &'static Verbs {
+    static KNOWN: RwLock<Vec<(usize, &'static Verbs)>> = RwLock::new(Vec::new());
+    let key = mark.find as usize;
+    let look = |known: &[(usize, &'static Verbs)]| {
+        let found = known.iter().find(|(find, _)| *find == key);
+        found.map(|(_, verbs)| *verbs)
+    };
+    if let Some(verbs) = look(&KNOWN.read().unwrap_or_else(PoisonError::into_inner)) {
+        return verbs;
+    }
+    let mut known = KNOWN.write().unwrap_or_else(PoisonError::into_inner);
+    if let Some(verbs) = look(&known) {
+        return verbs;
+    }
+    let verbs: &'static Verbs = Box::leak(Box::new(ask(mark)));
+    known.push((key, verbs));
+    verbs
+}
+
+/// Asks a mark for all functions.
+fn ask(mark: &Mark) -> Verbs {
+    let find = |symbol: &CStr, version: &CStr| {
+        // SAFETY: `Mark::new` was promised that it takes any C string.
+        let address = unsafe { (mark.find)(symbol.as_ptr()) };
+        if address.is_null() {
+            return Err(LoadError::missing("a device in Rust", symbol, version));
+        }
+        Ok(address)
+    };
+    // SAFETY: `Mark::new` was promised that these are the functions of the names.
+    unsafe { Verbs::resolve("a device in Rust", find) }
+        .unwrap_or_else(|error| unreachable!("a mark that breaks its promise: {error}"))
+}
+
+#[cfg(test)]
+mod tests;
