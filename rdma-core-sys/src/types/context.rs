@@ -6,6 +6,14 @@ use core::ffi::{c_int, c_uint, c_void};
 /// What `ibv_context::abi_compat` holds when the context is the tail of a [`verbs_context`] (C: `__VERBS_ABI_IS_EXTENDED`).
 pub const VERBS_ABI_IS_EXTENDED: usize = usize::MAX;
 
+c_flags! {
+    /// What `ibv_query_rt_values_ex` gives.
+    pub flags ibv_values_mask: u32 {
+        /// `raw_clock`.
+        IBV_VALUES_MASK_RAW_CLOCK = 1 << 0,
+    }
+}
+
 c_struct! {
     /// Real time values of a device.
     pub struct ibv_values_ex [24, 8] {

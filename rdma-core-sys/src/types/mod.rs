@@ -67,6 +67,7 @@ pub(crate) const ALL_LAYOUTS: &[&[Layout]] = &[
 /// The value of every constant of an enum or a mask that this crate declares.
 pub(crate) const ALL_VALUES: &[&[Value]] = &[
     ah::ENUM_VALUES,
+    context::FLAG_VALUES,
     cq::FLAG_VALUES,
     device::ENUM_VALUES,
     device::FLAG_VALUES,
