@@ -1,4 +1,4 @@
-//! One end of a conversation between two devices: every operation of RC, in both directions.
+//! One end of a conversation between two devices: every operation of RC, UC and UD, in both directions.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use conformance::interop::{Control, DIFFERENCES, Difference, Plan, Session};
 
 #[derive(Clone, Parser)]
 #[command(
-    about = "One end of a conversation between two devices: every operation of RC, in both directions"
+    about = "One end of a conversation between two devices: every operation of RC, UC and UD, in both directions"
 )]
 #[command(group = ArgGroup::new("role").required(true))]
 struct Options {
@@ -85,6 +85,9 @@ fn run(options: Options) -> Result<Tally, String> {
     };
     let leads = plan.is_some();
     let mut session = Session::new(control, leads, &device, options.gid_index)?;
+    if options.verbs == Source::System {
+        session.join_group()?;
+    }
     let tally = session.run(plan)?;
     drop(session);
     if let (Source::Soft, Some(counters)) = (options.verbs, rdma_soft::counters(device.name())) {
