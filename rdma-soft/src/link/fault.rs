@@ -162,12 +162,13 @@ pub struct FaultCounters {
 ///
 /// ```
 /// use rdma_soft::core::time::Instant;
-/// use rdma_soft::link::{FaultLayer, Frame};
+/// use rdma_soft::link::{FaultLayer, Frame, IpFields};
 ///
 /// let mut layer = FaultLayer::new("duplicate=100%".parse().unwrap(), 7);
 /// let src = "127.0.0.2:4791".parse().unwrap();
 /// let dst = "127.0.0.3:4791".parse().unwrap();
-/// layer.offer(Instant::ZERO, Frame { src, dst, bytes: vec![0; 16] });
+/// let (ip, bytes) = (IpFields::default(), vec![0; 16]);
+/// layer.offer(Instant::ZERO, Frame { src, dst, ip, bytes });
 /// let mut copies = 0;
 /// while layer.poll(Instant::ZERO).is_some() {
 ///     copies += 1;

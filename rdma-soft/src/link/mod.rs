@@ -8,14 +8,16 @@ mod fault;
 mod frame;
 mod ingress;
 mod pcap;
+mod source_port;
 mod udp;
 
 pub use amount::{AmountError, Probability, display_duration, parse_duration};
 pub use fault::{FaultCounters, FaultLayer, Faults, FaultsError};
-pub use frame::{Frame, Pool};
+pub use frame::{Frame, IpFields, Pool};
 pub use ingress::{IngressError, IpIds, check};
-pub use pcap::{Pcap, PcapError};
-pub use udp::{LinkError, Received, Sent, UdpLink};
+pub use pcap::{Direction, Pcap, PcapError};
+pub use source_port::SourcePort;
+pub use udp::{Bound, LinkError, Received, Sent, UdpLink};
 
 #[cfg(test)]
 mod tests;

@@ -2,13 +2,15 @@
 
 use std::net::SocketAddr;
 
-use crate::link::Frame;
+use crate::link::{Frame, IpFields};
 use crate::wire::icrc::{Flow, icrc};
 use crate::wire::{Bth, Opcode, Packet, Psn, pad_for};
 
 mod amount;
 mod fault;
+mod headers;
 mod ingress;
+mod multicast;
 mod udp;
 
 fn addr(text: &str) -> SocketAddr {
@@ -32,5 +34,11 @@ fn frame(psn: u32, len: usize) -> Frame {
     bytes.resize(bytes.len() + usize::from(packet.bth.pad), 0);
     let icrc = icrc(&Flow::new(src, dst), &bytes);
     bytes.extend_from_slice(&icrc.to_le_bytes());
-    Frame { src, dst, bytes }
+    let ip = IpFields::default();
+    Frame {
+        src,
+        dst,
+        ip,
+        bytes,
+    }
 }

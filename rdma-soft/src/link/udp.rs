@@ -1,30 +1,70 @@
 //! RoCEv2 over UDP sockets.
 
+mod socket;
+
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
+use rustix::event::epoll;
 use rustix::io::Errno;
-use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
+use super::IpFields;
 use crate::core::rng::Rng;
 use crate::verbs::sys;
 use crate::wire::ROCE_PORT;
+#[cfg(test)]
+pub(in crate::link) use socket::find_interface;
+use socket::{Refusal, Socket};
 
-/// Sockets of one node: one per address, all on UDP port 4791.
+/// Sockets of one node: one per address, all on UDP port 4791; and one for each group that it joined
+/// at a port.
 ///
 /// They do not block. They are not connected and do not fragment, so that Linux sends every
 /// datagram with IPv4 identification 0, which the ICRC covers.
+///
+/// # Multicast
+///
+/// A socket that is bound to a unicast address hears nothing of a group. So a group that was joined
+/// has sockets of its own, bound to the group's address and port 4791 and shared
+/// (`SO_REUSEADDR`): Linux gives a copy of each datagram to every such socket of the machine, in
+/// whatever process, that is a member on the interface it came by. Frames to a group go out by the
+/// interface of the address that sends them, and the kernel loops a copy back to the members on this
+/// machine, the sender's own sockets included; whoever uses the link tells those by their source.
+///
+/// This holds on the loopback interface too, although it does not call itself able to multicast:
+/// over IPv4 as it is, for all of 127.0.0.0/8. Over IPv6 Linux has no route for groups there, and
+/// sending fails with `ENETUNREACH` until there is one:
+/// `ip -6 route add local ff00::/8 dev lo table local` (one of type multicast, or in another table,
+/// sends but delivers nothing). Since the loopback interface has just one IPv6 address unless more
+/// are added, a machine has one node there anyway. On other interfaces nothing is needed.
+///
+/// # Header fields
+///
+/// Traffic class and hop limit are settings of the socket, changed when a frame wants others than the
+/// frame before: as long as they stay, a frame costs one system call. The flow label of IPv6 goes
+/// along with the address; no lease from the kernel's flow label manager is needed, unless some
+/// process of the network namespace leased labels exclusively: then the kernel refuses others.
 #[derive(Debug)]
 pub struct UdpLink {
     sockets: Vec<Socket>,
+    groups: Vec<Group>,
+    /// Sockets that only send, by the address's number and the source port; `None` where it could
+    /// not be had.
+    senders: HashMap<(usize, u16), Option<Socket>>,
+    /// Readable when a socket of a group is.
+    group_waiter: Arc<OwnedFd>,
+    /// What sockets dropped that are closed now.
+    past_overflows: u64,
 }
 
 #[derive(Debug)]
-struct Socket {
-    fd: OwnedFd,
-    local: SocketAddr,
+struct Group {
+    /// The addresses at whose interfaces it was joined; not empty.
+    members: Vec<usize>,
+    socket: Socket,
 }
 
 /// Why a node cannot use an address.
@@ -65,7 +105,7 @@ pub enum LinkError {
     /// The system refused something else.
     #[error("{step} for {address}: {source}")]
     System {
-        /// The address.
+        /// The address, which may be that of a group.
         address: IpAddr,
         /// What was refused.
         step: &'static str,
@@ -94,20 +134,46 @@ pub struct Received {
     pub src: SocketAddr,
     /// It was longer than the buffer, and the rest is lost: not a frame.
     pub truncated: bool,
+    /// What its IP header said, if the socket shows that: those of groups do, others after
+    /// [`UdpLink::show_headers`]. Else the default.
+    pub ip: IpFields,
+}
+
+/// What a socket of a link is bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// The number of the node's address that it serves. A group may have been joined at several,
+    /// which [`UdpLink::join_group`] was told together; this is the first.
+    pub at: usize,
+    /// The address and port that its datagrams were sent to: that of the node, or of the group.
+    pub addr: SocketAddr,
 }
 
 impl UdpLink {
     /// Bytes that a socket's buffers should hold; the system may allow fewer.
     const BUFFER: usize = 8 << 20;
 
+    /// Most source ports besides 4791 that frames of one link come from.
+    pub const MAX_SOURCES: usize = 64;
+
     /// Binds one socket per address.
     ///
     /// # Errors
     /// [`LinkError`], naming the address.
     pub fn bind(addresses: &[IpAddr]) -> Result<UdpLink, LinkError> {
-        let sockets = addresses.iter().map(|&address| Socket::bind(address));
+        let sockets = addresses.iter().map(|&address| bind(address));
+        let sockets = sockets.collect::<Result<_, _>>()?;
+        let waiter = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|why| {
+            let unspecified = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+            let address = addresses.first().copied().unwrap_or(unspecified);
+            refused(address)(("making the descriptor to wait on groups", why))
+        })?;
         Ok(UdpLink {
-            sockets: sockets.collect::<Result<_, _>>()?,
+            sockets,
+            groups: Vec::new(),
+            senders: HashMap::new(),
+            group_waiter: Arc::new(waiter),
+            past_overflows: 0,
         })
     }
 
@@ -127,99 +193,206 @@ impl UdpLink {
         Err(LinkError::NoFreeLoopback { tries: TRIES })
     }
 
-    /// Takes in the sockets of `other`, after its own.
+    /// Takes in the addresses of `other`, which has joined no groups yet, after its own.
     pub fn join(&mut self, other: UdpLink) {
         self.sockets.extend(other.sockets);
     }
 
-    /// Address and port of each socket, in order.
+    /// Closes all sockets.
+    pub fn close(&mut self) {
+        self.past_overflows = self.overflows();
+        self.sockets.clear();
+        self.groups.clear();
+        self.senders.clear();
+    }
+
+    /// Address and port of each of the node's addresses, in order.
     pub fn locals(&self) -> impl ExactSizeIterator<Item = SocketAddr> + '_ {
         self.sockets.iter().map(|socket| socket.local)
     }
 
-    /// Each socket's descriptor, in order, to wait on.
+    /// The descriptor of each address's socket, in order.
     pub fn fds(&self) -> impl ExactSizeIterator<Item = BorrowedFd<'_>> {
         self.sockets.iter().map(|socket| socket.fd.as_fd())
     }
 
-    /// Sends `datagram` from socket number `from`, which must be one of [`locals`](Self::locals).
-    pub fn send(&self, from: usize, dst: SocketAddr, datagram: &[u8]) -> Sent {
-        let fd = &self.sockets[from].fd;
-        loop {
-            match rustix::net::sendto(fd, datagram, SendFlags::NOSIGNAL, &dst) {
-                Ok(_) => return Sent::Done,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Sent::Later,
-                Err(why) => return Sent::Dropped(why),
+    /// Descriptors to wait on: one of them is readable when a datagram is there. They cover groups
+    /// that are joined later.
+    pub fn waiters(&self) -> Vec<Arc<OwnedFd>> {
+        let fds = self.sockets.iter().map(|socket| Arc::clone(&socket.fd));
+        fds.chain([Arc::clone(&self.group_waiter)]).collect()
+    }
+
+    /// Sockets that receive: first those of the addresses, in order, then those of groups.
+    pub fn receivers(&self) -> usize {
+        self.sockets.len() + self.groups.len()
+    }
+
+    /// What receiving socket number `at` is bound to.
+    ///
+    /// # Panics
+    /// If there is no such socket.
+    pub fn bound(&self, at: usize) -> Bound {
+        match self.sockets.get(at) {
+            Some(socket) => Bound {
+                at,
+                addr: socket.local,
+            },
+            None => {
+                let group = &self.groups[at - self.sockets.len()];
+                Bound {
+                    at: group.members[0],
+                    addr: group.socket.local,
+                }
             }
         }
     }
 
-    /// Receives one datagram on socket number `at`; `None` if there is none.
-    pub fn recv(&self, at: usize, buffer: &mut [u8]) -> Option<Received> {
-        let fd = &self.sockets[at].fd;
-        let (len, full, src) = loop {
-            match rustix::net::recvfrom(fd, &mut *buffer, RecvFlags::TRUNC) {
-                Ok(received) => break received,
-                Err(Errno::INTR) => {}
-                Err(_) => return None,
+    /// Datagrams that the system dropped because a socket's buffer was full.
+    pub fn overflows(&self) -> u64 {
+        let groups = self.groups.iter().map(|group| &group.socket);
+        let sockets = self.sockets.iter().chain(groups);
+        self.past_overflows
+            + sockets
+                .map(|socket| sys::socket_drops(socket.fd.as_fd()))
+                .sum::<u64>()
+    }
+
+    /// Lets [`Received::ip`] say what the headers say, from now on and for all sockets. It makes
+    /// receiving a little dearer.
+    pub fn show_headers(&mut self) {
+        self.sockets.iter_mut().for_each(Socket::show_headers);
+    }
+
+    /// Joins a group on the interfaces of the addresses with the numbers `at`, as far as they are of
+    /// its family. The group gets one socket for all of them, however many share an interface, so
+    /// each datagram comes once; call it once for each set of addresses (a port's) that is to get its
+    /// own copy. If no address is of the group's family, there is nothing to join.
+    ///
+    /// # Errors
+    /// [`LinkError::System`] with the group's address and what the system refused; nothing was
+    /// joined then.
+    pub fn join_group(&mut self, group: IpAddr, at: &[usize]) -> Result<(), LinkError> {
+        let group = SocketAddr::new(group.to_canonical(), ROCE_PORT);
+        let of_its_family = |at: &usize| {
+            let socket = self.sockets.get(*at);
+            socket.is_some_and(|s| s.local.is_ipv4() == group.is_ipv4())
+        };
+        let members: Vec<usize> = at.iter().copied().filter(of_its_family).collect();
+        if members.is_empty() {
+            return Ok(());
+        }
+        let addresses: Vec<IpAddr> = (members.iter())
+            .map(|&at| self.sockets[at].local.ip())
+            .collect();
+        let refused = |(step, why): Refusal| LinkError::System {
+            address: group.ip(),
+            step,
+            source: why.into(),
+        };
+        let socket = Socket::group(group, &addresses).map_err(refused)?;
+        let (data, readable) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+        epoll::add(&self.group_waiter, &socket.fd, data, readable)
+            .map_err(|why| refused(("waiting for the group", why)))?;
+        self.groups.push(Group { members, socket });
+        Ok(())
+    }
+
+    /// Leaves a group everywhere. What came from it and was not received yet is lost.
+    pub fn leave_group(&mut self, group: IpAddr) {
+        let group = group.to_canonical();
+        let dropped = (self.groups)
+            .extract_if(.., |g| g.socket.local.ip() == group)
+            .map(|g| sys::socket_drops(g.socket.fd.as_fd()));
+        self.past_overflows += dropped.sum::<u64>();
+    }
+
+    /// Address and port that frames come from which should come from port `wanted` of address number
+    /// `from`: that port's, which the ICRC needs to know, or 4791's.
+    ///
+    /// A socket is made for each port at its first use and kept. Where the port belongs to another
+    /// process, and for all new ports once there are [`MAX_SOURCES`](UdpLink::MAX_SOURCES), frames
+    /// come from 4791.
+    ///
+    /// # Panics
+    /// If there is no such address.
+    pub fn source(&mut self, from: usize, wanted: u16) -> SocketAddr {
+        let local = self.sockets[from].local;
+        if wanted == ROCE_PORT {
+            return local;
+        }
+        let own = SocketAddr::new(local.ip(), wanted);
+        let known = self.senders.len();
+        let had = match self.senders.get(&(from, wanted)) {
+            Some(sender) => sender.is_some(),
+            None if known >= UdpLink::MAX_SOURCES => false,
+            None => {
+                let sender = Socket::sender(own).ok();
+                let had = sender.is_some();
+                self.senders.insert((from, wanted), sender);
+                had
             }
         };
-        Some(Received {
-            len,
-            src: SocketAddr::try_from(src?).ok()?,
-            truncated: full > len,
-        })
+        if had { own } else { local }
+    }
+
+    /// Sends `datagram` from port `src_port` of address number `from`; both must be what
+    /// [`locals`](Self::locals) or [`source`](Self::source) gave.
+    ///
+    /// # Panics
+    /// If there is no such address.
+    pub fn send(
+        &mut self,
+        from: usize,
+        src_port: u16,
+        dst: SocketAddr,
+        ip: IpFields,
+        datagram: &[u8],
+    ) -> Sent {
+        let sender = match src_port {
+            ROCE_PORT => None,
+            port => self.senders.get_mut(&(from, port)).and_then(Option::as_mut),
+        };
+        let socket = sender.unwrap_or(&mut self.sockets[from]);
+        socket.send(dst, ip, datagram)
+    }
+
+    /// Receives one datagram on receiving socket number `at`; `None` if there is none.
+    ///
+    /// # Panics
+    /// If there is no such socket.
+    pub fn recv(&self, at: usize, buffer: &mut [u8]) -> Option<Received> {
+        let socket = match self.sockets.get(at) {
+            Some(socket) => socket,
+            None => &self.groups[at - self.sockets.len()].socket,
+        };
+        socket.recv(buffer)
     }
 }
 
-impl Socket {
-    fn bind(address: IpAddr) -> Result<Socket, LinkError> {
-        let address = address.to_canonical();
-        let broadcast = address == IpAddr::V4(Ipv4Addr::BROADCAST);
-        if address.is_unspecified() || address.is_multicast() || broadcast {
-            return Err(LinkError::NotUnicast { address });
+/// Binds the socket of an address.
+fn bind(address: IpAddr) -> Result<Socket, LinkError> {
+    let address = address.to_canonical();
+    let broadcast = address == IpAddr::V4(Ipv4Addr::BROADCAST);
+    if address.is_unspecified() || address.is_multicast() || broadcast {
+        return Err(LinkError::NotUnicast { address });
+    }
+    Socket::unicast(SocketAddr::new(address, ROCE_PORT)).map_err(refused(address))
+}
+
+/// What a refusal means for a node's address.
+fn refused(address: IpAddr) -> impl Fn(Refusal) -> LinkError {
+    move |(step, why)| {
+        let source = why.into();
+        match why {
+            Errno::ADDRINUSE => LinkError::InUse { address, source },
+            Errno::ADDRNOTAVAIL => LinkError::NotLocal { address, source },
+            _ => LinkError::System {
+                address,
+                step,
+                source,
+            },
         }
-        let refused = |step| {
-            move |why: Errno| {
-                let source = why.into();
-                match why {
-                    Errno::ADDRINUSE => LinkError::InUse { address, source },
-                    Errno::ADDRNOTAVAIL => LinkError::NotLocal { address, source },
-                    _ => LinkError::System {
-                        address,
-                        step,
-                        source,
-                    },
-                }
-            }
-        };
-        let family = match address {
-            IpAddr::V4(_) => AddressFamily::INET,
-            IpAddr::V6(_) => AddressFamily::INET6,
-        };
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let fd = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)
-            .map_err(refused("opening a socket"))?;
-        match address {
-            IpAddr::V4(_) => sockopt::set_ip_mtu_discover(&fd, Ipv4PathMtuDiscovery::DO),
-            IpAddr::V6(_) => sockopt::set_ipv6_v6only(&fd, true)
-                .and_then(|()| sockopt::set_ipv6_mtu_discover(&fd, Ipv6PathMtuDiscovery::DO)),
-        }
-        .map_err(refused("forbidding fragments"))?;
-        if address.is_ipv6() {
-            // rxe sends no UDP checksums. Where the system does not know the flag, only such
-            // peers go unheard.
-            let _ = sys::set_udp_flag(fd.as_fd(), sys::UDP_NO_CHECK6_RX);
-        }
-        // A big buffer is a favour: what the system allows must do.
-        let _ = sockopt::set_socket_recv_buffer_size_force(&fd, UdpLink::BUFFER)
-            .or_else(|_| sockopt::set_socket_recv_buffer_size(&fd, UdpLink::BUFFER));
-        let _ = sockopt::set_socket_send_buffer_size_force(&fd, UdpLink::BUFFER)
-            .or_else(|_| sockopt::set_socket_send_buffer_size(&fd, UdpLink::BUFFER));
-        let local = SocketAddr::new(address, ROCE_PORT);
-        rustix::net::bind(&fd, &local).map_err(refused("binding UDP port 4791"))?;
-        Ok(Socket { fd, local })
     }
 }
 

@@ -1,11 +1,14 @@
 //! The few calls of the C library that have no safe wrapper elsewhere.
 
 use std::ffi::c_int;
+use std::net::{SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
+
+use crate::link::{IpFields, Received};
 
 /// Runs `call` with all signals blocked in this thread. A thread that `call` starts inherits that,
 /// so it never takes a signal from the application's threads.
@@ -100,29 +103,173 @@ pub(super) fn check_usable(addr: usize, len: usize, write: bool) -> Result<(), E
     }
 }
 
-/// `UDP_NO_CHECK6_RX` of `linux/udp.h`: receive UDP over IPv6 without a checksum.
-pub(crate) const UDP_NO_CHECK6_RX: c_int = 102;
+/// An option of a socket that takes an integer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SocketOption {
+    level: c_int,
+    name: c_int,
+}
 
-/// Turns on a flag of a UDP socket.
+impl SocketOption {
+    const fn ip(name: c_int) -> SocketOption {
+        let level = libc::IPPROTO_IP;
+        SocketOption { level, name }
+    }
+
+    const fn ipv6(name: c_int) -> SocketOption {
+        let level = libc::IPPROTO_IPV6;
+        SocketOption { level, name }
+    }
+
+    /// Receive UDP over IPv6 without a checksum (`linux/udp.h`).
+    pub(crate) const UDP_NO_CHECK6_RX: SocketOption = SocketOption {
+        level: libc::IPPROTO_UDP,
+        name: 102,
+    };
+    /// Send UDP over IPv6 without a checksum, as some peers do (`linux/udp.h`).
+    #[cfg(test)]
+    pub(crate) const UDP_NO_CHECK6_TX: SocketOption = SocketOption {
+        level: libc::IPPROTO_UDP,
+        name: 101,
+    };
+    /// Hear of a group also where another socket joined it.
+    pub(crate) const IP_MULTICAST_ALL: SocketOption = SocketOption::ip(libc::IP_MULTICAST_ALL);
+    /// The same over IPv6 (`linux/in6.h`).
+    pub(crate) const IPV6_MULTICAST_ALL: SocketOption = SocketOption::ipv6(29);
+    /// Show the type of service of what is received.
+    pub(crate) const IP_RECVTOS: SocketOption = SocketOption::ip(libc::IP_RECVTOS);
+    /// Show the time to live of what is received.
+    pub(crate) const IP_RECVTTL: SocketOption = SocketOption::ip(libc::IP_RECVTTL);
+    /// Show the traffic class and the flow label of what is received.
+    pub(crate) const IPV6_FLOWINFO: SocketOption = SocketOption::ipv6(libc::IPV6_FLOWINFO);
+    /// Show the hop limit of what is received.
+    pub(crate) const IPV6_RECVHOPLIMIT: SocketOption = SocketOption::ipv6(libc::IPV6_RECVHOPLIMIT);
+    /// Send the flow label that stands in the address.
+    pub(crate) const IPV6_FLOWINFO_SEND: SocketOption =
+        SocketOption::ipv6(libc::IPV6_FLOWINFO_SEND);
+    /// Invent a flow label for each flow that was given none.
+    pub(crate) const IPV6_AUTOFLOWLABEL: SocketOption =
+        SocketOption::ipv6(libc::IPV6_AUTOFLOWLABEL);
+}
+
+/// Sets an option of a socket.
 ///
 /// # Errors
 /// That of `setsockopt(2)`.
-pub(crate) fn set_udp_flag(socket: BorrowedFd<'_>, flag: c_int) -> Result<(), Errno> {
-    let on: c_int = 1;
+pub(crate) fn set_socket_option(
+    socket: BorrowedFd<'_>,
+    option: SocketOption,
+    value: c_int,
+) -> Result<(), Errno> {
     // SAFETY: the value is a live `c_int`, of which the kernel reads the size that is passed.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
-            libc::IPPROTO_UDP,
-            flag,
-            (&raw const on).cast(),
+            option.level,
+            option.name,
+            (&raw const value).cast(),
             size_of::<c_int>() as libc::socklen_t,
         )
     };
     match result {
         0 => Ok(()),
-        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
+        _ => Err(last_errno()),
     }
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)
+}
+
+/// Receives a datagram with what its IP header says, as far as options of the socket ask for that.
+///
+/// # Errors
+/// That of `recvmsg(2)`; `EINVAL` if the sender has no Internet address.
+pub(crate) fn recv_with_headers(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+) -> Result<Received, Errno> {
+    /// Room for four control messages of an integer each, where at most two are asked for.
+    const CONTROL: usize = 4 * (CONTROL_HEAD + 8);
+    let mut name = [0u8; size_of::<libc::sockaddr_in6>()];
+    let mut control = [0u8; CONTROL];
+    let mut data = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
+    // SAFETY: a message header is integers and pointers, for which all zeroes are valid values.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_name = name.as_mut_ptr().cast();
+    message.msg_namelen = name.len() as libc::socklen_t;
+    message.msg_iov = &raw mut data;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = control.len() as _;
+    // SAFETY: name, data and control point to the three buffers above, which live beyond the call
+    // and which nothing else uses during it; the kernel writes no more than the lengths beside
+    // them, and any bytes are valid there.
+    let result = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, 0) };
+    let len = usize::try_from(result).map_err(|_| last_errno())?;
+    let told: usize = message.msg_controllen as _;
+    Ok(Received {
+        len,
+        src: socket_addr(&name).ok_or(Errno::INVAL)?,
+        truncated: message.msg_flags & libc::MSG_TRUNC != 0,
+        ip: ip_fields(control.get(..told).unwrap_or(&[])),
+    })
+}
+
+/// The Internet address in the bytes of a `sockaddr` (ip(7), ipv6(7)).
+fn socket_addr(bytes: &[u8; size_of::<libc::sockaddr_in6>()]) -> Option<SocketAddr> {
+    let family = u16::from_ne_bytes(*bytes.first_chunk()?);
+    let port = u16::from_be_bytes(*bytes[2..].first_chunk()?);
+    match c_int::from(family) {
+        libc::AF_INET => {
+            let octets: [u8; 4] = *bytes[4..].first_chunk()?;
+            Some(SocketAddr::new(octets.into(), port))
+        }
+        libc::AF_INET6 => {
+            let octets: [u8; 16] = *bytes[8..].first_chunk()?;
+            let scope = u32::from_ne_bytes(*bytes[24..].first_chunk()?);
+            Some(SocketAddrV6::new(octets.into(), port, 0, scope).into())
+        }
+        _ => None,
+    }
+}
+
+/// Bytes in front of a control message's data: its length, a `size_t`, then level and type.
+const CONTROL_HEAD: usize = size_of::<usize>() + 8;
+
+/// What the control messages say of an IP header (cmsg(3), ip(7), ipv6(7)).
+fn ip_fields(mut control: &[u8]) -> IpFields {
+    let mut ip = IpFields::default();
+    while let Some((head, rest)) = control.split_at_checked(CONTROL_HEAD) {
+        let (len, kind) = head.split_at(size_of::<usize>());
+        let len = len.try_into().map_or(0, usize::from_ne_bytes);
+        let Some(data) = len.checked_sub(CONTROL_HEAD).and_then(|n| rest.get(..n)) else {
+            break;
+        };
+        let int = |at: usize| kind[at..].first_chunk().map(|b| c_int::from_ne_bytes(*b));
+        let value = data.first_chunk().map_or(0, |b| u32::from_ne_bytes(*b));
+        match (int(0).unwrap_or(0), int(4).unwrap_or(0)) {
+            (libc::IPPROTO_IP, libc::IP_TOS) => {
+                ip.traffic_class = data.first().copied().unwrap_or(0);
+            }
+            (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
+                ip.hop_limit = value as u8;
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO) => {
+                let value = u32::from_be(value);
+                ip.traffic_class = (value >> 20) as u8;
+                ip.flow_label = value & 0xf_ffff;
+            }
+            _ => {}
+        }
+        control = rest
+            .get(data.len().next_multiple_of(size_of::<usize>())..)
+            .unwrap_or(&[]);
+    }
+    ip
 }
 
 /// Datagrams that the kernel dropped because the socket's buffer was full (`sock_diag(7)`,

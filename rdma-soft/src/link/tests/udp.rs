@@ -7,8 +7,8 @@ use rustix::net::sockopt;
 
 use crate::core::rng::Rng;
 use crate::link::udp::random_loopback;
-use crate::link::{LinkError, Received, Sent, UdpLink};
-use crate::verbs::sys;
+use crate::link::{IpFields, LinkError, Received, Sent, UdpLink};
+use crate::verbs::sys::{self, SocketOption};
 
 /// A generator that no other process shares.
 fn rng() -> Rng {
@@ -17,16 +17,16 @@ fn rng() -> Rng {
     Rng::new(u64::from_ne_bytes(seed))
 }
 
-fn node() -> UdpLink {
+pub(super) fn node() -> UdpLink {
     UdpLink::bind_loopback(&mut rng()).unwrap()
 }
 
-fn local(link: &UdpLink) -> SocketAddr {
+pub(super) fn local(link: &UdpLink) -> SocketAddr {
     link.locals().next().unwrap()
 }
 
 /// The next datagram, which loopback delivers at once.
-fn receive(link: &UdpLink, buffer: &mut [u8]) -> Received {
+pub(super) fn receive(link: &UdpLink, buffer: &mut [u8]) -> Received {
     let begin = Instant::now();
     loop {
         if let Some(received) = link.recv(0, buffer) {
@@ -37,12 +37,17 @@ fn receive(link: &UdpLink, buffer: &mut [u8]) -> Received {
     }
 }
 
-fn exchange(a: &UdpLink, b: &UdpLink) {
+/// Sends from the link's first address, with nothing special.
+fn send(link: &mut UdpLink, to: SocketAddr, datagram: &[u8]) -> Sent {
+    link.send(0, 4791, to, IpFields::default(), datagram)
+}
+
+fn exchange(a: &mut UdpLink, b: &UdpLink) {
     let mut buffer = vec![0; 8192];
     assert_eq!(b.recv(0, &mut buffer), None);
     for len in [16, 17, 4096 + 64] {
         let datagram: Vec<_> = (0..len).map(|i| (i * 31) as u8).collect();
-        assert_eq!(a.send(0, local(b), &datagram), Sent::Done);
+        assert_eq!(send(a, local(b), &datagram), Sent::Done);
         let received = receive(b, &mut buffer);
         assert_eq!(received.src, local(a));
         assert_eq!(buffer[..received.len], datagram);
@@ -53,44 +58,60 @@ fn exchange(a: &UdpLink, b: &UdpLink) {
 
 #[test]
 fn datagrams_travel_over_ipv4() {
-    let (a, b) = (node(), node());
+    let (mut a, mut b) = (node(), node());
     assert_ne!(local(&a), local(&b));
     assert_eq!(local(&a).port(), 4791);
     assert!(local(&a).ip().is_loopback());
-    exchange(&a, &b);
-    exchange(&b, &a);
+    exchange(&mut a, &b);
+    exchange(&mut b, &a);
 }
 
-#[test]
-fn datagrams_travel_over_ipv6() {
-    let address = IpAddr::V6(Ipv6Addr::LOCALHOST);
-    // Another test run on this machine may have the address for a moment.
+/// The machine's one IPv6 address that everybody may have; a reason to skip `test` if it has none.
+pub(super) fn localhost(test: &str) -> Option<UdpLink> {
+    // Another test on this machine may have the address for a moment.
     let begin = Instant::now();
-    let link = loop {
-        match UdpLink::bind(&[address]) {
-            Ok(link) => break link,
+    loop {
+        match UdpLink::bind(&[Ipv6Addr::LOCALHOST.into()]) {
+            Ok(link) => return Some(link),
             Err(LinkError::InUse { .. }) if begin.elapsed() < Duration::from_secs(20) => {
                 std::thread::sleep(Duration::from_millis(20));
             }
             Err(LinkError::NotLocal { .. }) => {
-                println!("SKIP datagrams_travel_over_ipv6: this machine has no ::1");
-                return;
+                println!("SKIP {test}: this machine has no ::1");
+                return None;
             }
             Err(LinkError::System { source, .. })
                 if source.raw_os_error() == Some(Errno::AFNOSUPPORT.raw_os_error()) =>
             {
-                println!("SKIP datagrams_travel_over_ipv6: this machine has no IPv6");
-                return;
+                println!("SKIP {test}: this machine has no IPv6");
+                return None;
             }
             Err(other) => panic!("{other}"),
         }
+    }
+}
+
+/// A link sends to itself.
+fn to_itself(link: &mut UdpLink) {
+    let mut buffer = vec![0; 8192];
+    let datagram = vec![7; 4096 + 64];
+    let to = local(link);
+    assert_eq!(send(link, to, &datagram), Sent::Done);
+    let received = receive(link, &mut buffer);
+    assert_eq!(received.src, local(link));
+    assert_eq!(buffer[..received.len], datagram);
+}
+
+#[test]
+fn datagrams_travel_over_ipv6() {
+    let Some(mut link) = localhost("datagrams_travel_over_ipv6") else {
+        return;
     };
-    exchange(&link, &link);
+    to_itself(&mut link);
 
     // rxe sends its frames without a UDP checksum, as this socket does.
-    const UDP_NO_CHECK6_TX: i32 = 101;
     let sender = std::net::UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).unwrap();
-    sys::set_udp_flag(sender.as_fd(), UDP_NO_CHECK6_TX).unwrap();
+    sys::set_socket_option(sender.as_fd(), SocketOption::UDP_NO_CHECK6_TX, 1).unwrap();
     sender.send_to(b"no checksum", local(&link)).unwrap();
     assert_eq!(
         receive(&link, &mut [0; 64]).src,
@@ -100,25 +121,29 @@ fn datagrams_travel_over_ipv6() {
 
 #[test]
 fn a_datagram_that_is_too_long_for_the_buffer_is_told_from_a_whole_one() {
-    let link = node();
+    let mut link = node();
     let mut buffer = [0; 64];
-    for (len, kept, truncated) in [(64, 64, false), (65, 64, true), (9000, 64, true)] {
-        assert_eq!(link.send(0, local(&link), &vec![7; len]), Sent::Done);
-        let received = receive(&link, &mut buffer);
-        assert_eq!(
-            (received.len, received.truncated),
-            (kept, truncated),
-            "{len}"
-        );
+    for shown in [false, true] {
+        if shown {
+            link.show_headers();
+        }
+        for (len, kept, truncated) in [(64, 64, false), (65, 64, true), (9000, 64, true)] {
+            let to = local(&link);
+            assert_eq!(send(&mut link, to, &vec![7; len]), Sent::Done);
+            let received = receive(&link, &mut buffer);
+            let outcome = (received.len, received.truncated);
+            assert_eq!(outcome, (kept, truncated), "{len}");
+        }
     }
 }
 
 #[test]
 fn what_the_system_refuses_is_a_drop() {
-    let link = node();
-    let outcome = link.send(0, local(&link), &vec![0; 70_000]);
+    let mut link = node();
+    let to = local(&link);
+    let outcome = send(&mut link, to, &vec![0; 70_000]);
     assert_eq!(outcome, Sent::Dropped(Errno::MSGSIZE));
-    exchange(&link, &node());
+    exchange(&mut link, &node());
 }
 
 #[test]
@@ -181,7 +206,9 @@ fn links_join() {
     link.join(other);
     assert!(link.locals().eq(locals));
     assert_eq!(link.fds().len(), 2);
-    assert_eq!(link.send(1, locals[0], b"from the second"), Sent::Done);
+    let usual = IpFields::default();
+    let outcome = link.send(1, 4791, locals[0], usual, b"from the second");
+    assert_eq!(outcome, Sent::Done);
     assert_eq!(receive(&link, &mut [0; 64]).src, locals[1]);
 }
 

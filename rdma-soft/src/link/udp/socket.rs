@@ -1,0 +1,281 @@
+//! One socket of a link, and what Linux must be told about it.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+use super::{Received, Sent, UdpLink};
+use crate::link::IpFields;
+use crate::verbs::sys::{self, SocketOption};
+
+/// A UDP socket with a local address.
+#[derive(Debug)]
+pub(super) struct Socket {
+    /// Shared with whoever waits on it.
+    pub(super) fd: Arc<OwnedFd>,
+    pub(super) local: SocketAddr,
+    told: Told,
+    /// It shows the IP header of what it receives.
+    shows_headers: bool,
+}
+
+/// What the system was last told about the headers of what is sent, so that it is told again only
+/// when that changes.
+#[derive(Debug, Default)]
+struct Told {
+    traffic_class: Option<u8>,
+    hop_limit: Option<u8>,
+    multicast_hop_limit: Option<u8>,
+}
+
+/// A step that the system refused, in words, and its error.
+pub(super) type Refusal = (&'static str, Errno);
+
+fn step<T>(name: &'static str, result: Result<T, Errno>) -> Result<T, Refusal> {
+    result.map_err(|why| (name, why))
+}
+
+impl Socket {
+    /// A socket for the frames that go from and to `local`.
+    pub(super) fn unicast(local: SocketAddr) -> Result<Socket, Refusal> {
+        let socket = Socket::open(local)?;
+        // A big buffer is a favour: what the system allows must do.
+        let fd = &socket.fd;
+        let _ = sockopt::set_socket_recv_buffer_size_force(fd, UdpLink::BUFFER)
+            .or_else(|_| sockopt::set_socket_recv_buffer_size(fd, UdpLink::BUFFER));
+        socket.sends()?;
+        socket.bind()
+    }
+
+    /// A socket that sends from `local`. Nothing is received: what comes there is dropped.
+    pub(super) fn sender(local: SocketAddr) -> Result<Socket, Refusal> {
+        let socket = Socket::open(local)?;
+        let _ = sockopt::set_socket_recv_buffer_size(&socket.fd, 0);
+        socket.sends()?;
+        socket.bind()
+    }
+
+    /// A socket for what comes to the UDP port of `group` on the interfaces of `members`.
+    pub(super) fn group(group: SocketAddr, members: &[IpAddr]) -> Result<Socket, Refusal> {
+        const JOINING: &str = "joining the group";
+        let mut local = group;
+        let first = members.iter().find_map(|member| interface_of(*member));
+        if let (SocketAddr::V6(local), Some(interface)) = (&mut local, first) {
+            // Addresses of link scope are none without their interface.
+            local.set_scope_id(interface);
+        }
+        let mut socket = Socket::open(local)?;
+        let fd = Arc::clone(&socket.fd);
+        // So that every node of this machine can have such a socket; each gets all frames.
+        step("sharing UDP port 4791 of the group", {
+            sockopt::set_socket_reuseaddr(&fd, true)
+        })?;
+        let _ = sockopt::set_socket_recv_buffer_size_force(&fd, UdpLink::BUFFER)
+            .or_else(|_| sockopt::set_socket_recv_buffer_size(&fd, UdpLink::BUFFER));
+        // Not what comes because some other socket joined on some other interface. Linux knows the
+        // option of IPv6 since 4.20; before, a port may hear what another port's network carries.
+        let only_joined = match group.ip() {
+            IpAddr::V4(_) => SocketOption::IP_MULTICAST_ALL,
+            IpAddr::V6(_) => SocketOption::IPV6_MULTICAST_ALL,
+        };
+        let _ = sys::set_socket_option(fd.as_fd(), only_joined, 0);
+        socket.show_headers();
+        let socket = socket.bind()?;
+        for member in members {
+            let joined = match (group.ip(), *member) {
+                (IpAddr::V4(group), IpAddr::V4(member)) => {
+                    sockopt::set_ip_add_membership(&fd, &group, &member)
+                }
+                (IpAddr::V6(group), _) => {
+                    let interface = interface_of(*member).unwrap_or(0);
+                    sockopt::set_ipv6_add_membership(&fd, &group, interface)
+                }
+                (IpAddr::V4(_), IpAddr::V6(_)) => Ok(()),
+            };
+            match joined {
+                // Another member is on the same interface.
+                Ok(()) | Err(Errno::ADDRINUSE) => {}
+                Err(why) => return Err((JOINING, why)),
+            }
+        }
+        Ok(socket)
+    }
+
+    fn open(local: SocketAddr) -> Result<Socket, Refusal> {
+        let family = match local {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let opened = rustix::net::socket_with(family, SocketType::DGRAM, flags, None);
+        let fd = step("opening a socket", opened)?;
+        if local.is_ipv6() {
+            step("leaving IPv4 out", sockopt::set_ipv6_v6only(&fd, true))?;
+            // rxe sends no UDP checksums. Where the system does not know the flag, only such
+            // peers go unheard.
+            let _ = sys::set_socket_option(fd.as_fd(), SocketOption::UDP_NO_CHECK6_RX, 1);
+        }
+        Ok(Socket {
+            fd: Arc::new(fd),
+            local,
+            told: Told::default(),
+            shows_headers: false,
+        })
+    }
+
+    /// Prepares for sending.
+    fn sends(&self) -> Result<(), Refusal> {
+        let fd = &self.fd;
+        let _ = sockopt::set_socket_send_buffer_size_force(fd, UdpLink::BUFFER)
+            .or_else(|_| sockopt::set_socket_send_buffer_size(fd, UdpLink::BUFFER));
+        match self.local.ip() {
+            IpAddr::V4(address) => {
+                let whole = sockopt::set_ip_mtu_discover(fd, Ipv4PathMtuDiscovery::DO);
+                step("forbidding fragments", whole)?;
+                let interface = sockopt::set_ip_multicast_if(fd, &address);
+                step("choosing the interface of multicasts", interface)?;
+                step("multicasts to this machine", {
+                    sockopt::set_ip_multicast_loop(fd, true)
+                })
+            }
+            address @ IpAddr::V6(_) => {
+                let whole = sockopt::set_ipv6_mtu_discover(fd, Ipv6PathMtuDiscovery::DO);
+                step("forbidding fragments", whole)?;
+                // The label of each frame is the one that was asked for, also if that is 0. A
+                // system that knows no labels sends what it likes; nothing depends on it.
+                let _ = sys::set_socket_option(fd.as_fd(), SocketOption::IPV6_AUTOFLOWLABEL, 0);
+                let _ = sys::set_socket_option(fd.as_fd(), SocketOption::IPV6_FLOWINFO_SEND, 1);
+                if let Some(interface) = interface_of(address) {
+                    let chosen = sockopt::set_ipv6_multicast_if(fd, interface);
+                    step("choosing the interface of multicasts", chosen)?;
+                }
+                step("multicasts to this machine", {
+                    sockopt::set_ipv6_multicast_loop(fd, true)
+                })
+            }
+        }
+    }
+
+    fn bind(self) -> Result<Socket, Refusal> {
+        let bound = rustix::net::bind(&self.fd, &self.local);
+        step("binding UDP port 4791", bound)?;
+        Ok(self)
+    }
+
+    /// From now on, [`recv`](Socket::recv) tells what the IP headers say.
+    pub(super) fn show_headers(&mut self) {
+        if self.shows_headers {
+            return;
+        }
+        let options = match self.local {
+            SocketAddr::V4(_) => [SocketOption::IP_RECVTOS, SocketOption::IP_RECVTTL],
+            SocketAddr::V6(_) => [SocketOption::IPV6_FLOWINFO, SocketOption::IPV6_RECVHOPLIMIT],
+        };
+        for option in options {
+            // What the system does not show has its usual value.
+            let _ = sys::set_socket_option(self.fd.as_fd(), option, 1);
+        }
+        self.shows_headers = true;
+    }
+
+    /// Sends `datagram` to `dst`.
+    pub(super) fn send(&mut self, dst: SocketAddr, ip: IpFields, datagram: &[u8]) -> Sent {
+        self.tell(dst.ip().is_multicast(), ip);
+        let dst = match dst {
+            SocketAddr::V6(to) if ip.flow_label != 0 => {
+                let label = ip.flow_label & 0xf_ffff;
+                SocketAddrV6::new(*to.ip(), to.port(), label, to.scope_id()).into()
+            }
+            other => other,
+        };
+        loop {
+            match rustix::net::sendto(&self.fd, datagram, SendFlags::NOSIGNAL, &dst) {
+                Ok(_) => return Sent::Done,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Sent::Later,
+                Err(why) => return Sent::Dropped(why),
+            }
+        }
+    }
+
+    /// Tells the system what the next headers shall say, as far as it was not told. It knows all
+    /// values, so it refuses none.
+    fn tell(&mut self, multicast: bool, ip: IpFields) {
+        let (fd, is_v4) = (&self.fd, self.local.is_ipv4());
+        if self.told.traffic_class != Some(ip.traffic_class) {
+            self.told.traffic_class = Some(ip.traffic_class);
+            let _ = if is_v4 {
+                sockopt::set_ip_tos(fd, ip.traffic_class)
+            } else {
+                sockopt::set_ipv6_tclass(fd, ip.traffic_class.into())
+            };
+        }
+        let hops = ip.hop_limit;
+        let told = if multicast {
+            &mut self.told.multicast_hop_limit
+        } else {
+            &mut self.told.hop_limit
+        };
+        if told.replace(hops) != Some(hops) {
+            let _ = match (multicast, is_v4) {
+                (true, true) => sockopt::set_ip_multicast_ttl(fd, hops.into()),
+                (true, false) => sockopt::set_ipv6_multicast_hops(fd, hops.into()),
+                (false, true) => sockopt::set_ip_ttl(fd, hops.into()),
+                (false, false) => sockopt::set_ipv6_unicast_hops(fd, Some(hops)),
+            };
+        }
+    }
+
+    /// Receives one datagram; `None` if there is none.
+    pub(super) fn recv(&self, buffer: &mut [u8]) -> Option<Received> {
+        loop {
+            let received = if self.shows_headers {
+                sys::recv_with_headers(self.fd.as_fd(), buffer)
+            } else {
+                self.recv_alone(buffer)
+            };
+            match received {
+                Ok(received) => return Some(received),
+                Err(Errno::INTR) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// Receives a datagram without its header.
+    fn recv_alone(&self, buffer: &mut [u8]) -> Result<Received, Errno> {
+        let (len, full, src) = rustix::net::recvfrom(&self.fd, buffer, RecvFlags::TRUNC)?;
+        let src = src.and_then(|src| SocketAddr::try_from(src).ok());
+        Ok(Received {
+            len,
+            src: src.ok_or(Errno::INVAL)?,
+            truncated: full > len,
+            ip: IpFields::default(),
+        })
+    }
+}
+
+/// The interface that has the IPv6 address, by its index; IPv4 needs none, for the system takes the
+/// address itself. `None` also where the kernel's list cannot be read: then its routes decide.
+fn interface_of(address: IpAddr) -> Option<u32> {
+    let IpAddr::V6(address) = address else {
+        return None;
+    };
+    let list = std::fs::read_to_string("/proc/net/if_inet6").ok()?;
+    find_interface(&list, address)
+}
+
+/// The index in the line of `address`. A line is: address, index, prefix length, scope, flags, name,
+/// all numbers hexadecimal.
+pub(in crate::link) fn find_interface(list: &str, address: Ipv6Addr) -> Option<u32> {
+    list.lines().find_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let here = u128::from_str_radix(words.next()?, 16).ok()?;
+        let index = u32::from_str_radix(words.next()?, 16).ok()?;
+        (here == address.to_bits()).then_some(index)
+    })
+}
