@@ -1,6 +1,6 @@
 //! Packets that no honest peer sends: nothing panics, and no memory is touched that was not given.
 
-use rdma_core_sys::{ibv_access_flags, ibv_qp_state};
+use rdma_core_sys::{ibv_access_flags, ibv_qp_state, ibv_wc_status};
 use rdma_soft::core::rng::Rng;
 use rdma_soft::core::{Path, Refused, SendOp};
 use rdma_soft::wire::{
@@ -104,11 +104,7 @@ fn hostile_packets_touch_nothing_beyond_their_rights() {
             let to = if rng.chance(0.95) { qb } else { qa };
             let p = packet(&mut rng, to, psn, &m);
             let payload = vec![0xa5; [0, 1, 100, 256, 257, 4096][rng.below(6) as usize]];
-            let path = Path {
-                port: 1,
-                src: addr(0),
-                dst: addr(1),
-            };
+            let path = path(addr(0), addr(1));
             let now = net.now;
             net.nodes[1].engine.handle_packet(now, &path, &p, &payload);
             net.drain();
@@ -146,11 +142,7 @@ fn packets_of_strangers_are_refused_by_name() {
         pkey: 0xffff,
         ..Bth::default()
     });
-    let good = Path {
-        port: 1,
-        src: addr(0),
-        dst: addr(1),
-    };
+    let good = path(addr(0), addr(1));
     let mut give = |path: &Path, p: &Packet, why: Refused| {
         let now = net.now;
         let node = &mut net.nodes[1].engine;
@@ -205,11 +197,7 @@ fn a_peer_that_repeats_itself_gets_no_more_answers_than_it_has_requests_open() {
     };
     let (_, qb) = net.pair(0, 1, &c);
     let m = net.nodes[1].mem(0x10_0000, 1 << 16, ALL);
-    let path = Path {
-        port: 1,
-        src: addr(0),
-        dst: addr(1),
-    };
+    let path = path(addr(0), addr(1));
     let request = |opcode, psn| {
         Packet::new(Bth {
             opcode,
@@ -260,11 +248,7 @@ fn an_invalidation_that_cannot_be_done_is_refused() {
         ..Bth::default()
     });
     p.ieth = Some(m.rkey);
-    let path = Path {
-        port: 1,
-        src: addr(0),
-        dst: addr(1),
-    };
+    let path = path(addr(0), addr(1));
     net.nodes[1]
         .engine
         .handle_packet(net.now, &path, &p, &[1; 8]);
@@ -275,6 +259,12 @@ fn an_invalidation_that_cannot_be_done_is_refused() {
         .packet
         .aeth
         .unwrap();
-    assert_eq!(nak.syndrome, Syndrome::Nak(NakCode::InvalidRequest));
-    assert_eq!(m.bytes(0, 8), [0; 8], "and the message is not delivered");
+    assert_eq!(nak.syndrome, Syndrome::Nak(NakCode::RemoteAccessError));
+    net.drain();
+    let invalid = ibv_wc_status::IBV_WC_REM_INV_REQ_ERR;
+    assert_eq!(
+        net.ends(1),
+        [(1, invalid)],
+        "and the message is not delivered"
+    );
 }

@@ -1,20 +1,24 @@
 //! Nodes, a faulty wire between them, and a clock that jumps to the next thing that happens.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use rdma_core_sys::rules::Transport;
+use rdma_core_sys::rules::{self, Transport};
 use rdma_core_sys::{
-    ibv_access_flags, ibv_event_type, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state, ibv_wc_status,
+    ibv_access_flags, ibv_ah_attr, ibv_event_type, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state,
+    ibv_wc_status,
 };
-use rdma_soft::core::config::{Caps, Config, GidEntry, PortConfig};
+use rdma_soft::core::config::{Caps, Config, GidEntry, PortConfig, Strict};
 use rdma_soft::core::time::Instant;
 use rdma_soft::core::{
-    Completion, CqId, Data, Engine, Event, InlineData, MAX_FRAME, Path, PdId, QpInit, RecvWqe,
-    Refused, Remote, SendOp, SendWqe, Sge, SgeList, mtu_code,
+    Ah, Completion, CqId, Data, Engine, Event, InlineData, MAX_FRAME, Path, PdId, QpInit, Queue,
+    RecvWqe, Refused, Remote, SendOp, SendWqe, Sge, SgeList, SrqId, SrqInit, Transmit, XrcdId,
+    mtu_code,
 };
-use rdma_soft::link::{FaultLayer, Faults, Frame, IngressError, IpIds, check};
+use rdma_soft::link::{FaultLayer, Faults, Frame, IngressError, IpFields, IpIds, check};
 use rdma_soft::mem::Region;
+use rdma_soft::wire::Packet;
 use rdma_soft::wire::icrc::{Flow, icrc};
 
 pub const PORT: u16 = 4791;
@@ -64,6 +68,10 @@ impl Mem {
 /// How a pair of Queue Pairs is connected.
 #[derive(Clone, Debug)]
 pub struct Conn {
+    pub transport: Transport,
+    /// Over the nodes' IPv6 addresses.
+    pub v6: bool,
+    pub qkey: u32,
     pub mtu: u32,
     /// First PSN of either direction.
     pub psn: [u32; 2],
@@ -80,6 +88,9 @@ pub struct Conn {
 impl Default for Conn {
     fn default() -> Conn {
         Conn {
+            transport: Transport::Rc,
+            v6: false,
+            qkey: QKEY,
             mtu: 1024,
             psn: [0xff_fffe, 0x12_3456],
             timeout: 8,
@@ -94,14 +105,28 @@ impl Default for Conn {
     }
 }
 
+/// The Q_Key of Queue Pairs whose test does not care.
+pub const QKEY: u32 = 0x1122_3344;
+
+impl Conn {
+    pub fn of(transport: Transport) -> Conn {
+        Conn {
+            transport,
+            ..Conn::default()
+        }
+    }
+}
+
 pub struct Node {
     pub engine: Engine,
-    pub addr: IpAddr,
     pub pd: PdId,
     pub cq: CqId,
     pub done: Vec<Completion>,
+    /// The queue that each of `done` went to.
+    pub cqs: Vec<CqId>,
     pub solicited: Vec<bool>,
     pub events: Vec<ibv_event_type>,
+    pub srq_events: Vec<(SrqId, ibv_event_type)>,
 }
 
 pub struct Net {
@@ -112,11 +137,59 @@ pub struct Net {
     pub trace: u64,
     /// Frames that were handed to the wire, kept if asked for.
     pub recorded: Option<Vec<Frame>>,
+    /// Which nodes take part in which multicast groups.
+    groups: BTreeSet<(IpAddr, usize)>,
     buf: Vec<u8>,
 }
 
+/// Address of a node: entry 0 of its GID table.
 pub fn addr(i: usize) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1 + i as u8))
+}
+
+/// The other address of a node: entry 1 of its GID table.
+pub fn addr6(i: usize) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1 + i as u16))
+}
+
+fn addr_of(i: usize, v6: bool) -> IpAddr {
+    if v6 { addr6(i) } else { addr(i) }
+}
+
+/// An address vector to `dst` from the address of its family.
+pub fn ah_attr(dst: IpAddr) -> ibv_ah_attr {
+    let mut attr = ibv_ah_attr {
+        is_global: 1,
+        port_num: 1,
+        ..Default::default()
+    };
+    attr.grh.hop_limit = 64;
+    attr.grh.sgid_index = dst.is_ipv6().into();
+    attr.grh.dgid.raw = GidEntry::v2(dst).gid;
+    attr
+}
+
+/// The packet in a frame, and its payload.
+pub fn parsed(frame: &Frame) -> (Packet, Vec<u8>) {
+    let (packet, payload) = Packet::parse(&frame.bytes[..frame.bytes.len() - 4]).unwrap();
+    (packet, payload.to_vec())
+}
+
+/// What the way in tells of a frame from `src` to `dst`.
+pub fn path(src: IpAddr, dst: IpAddr) -> Path {
+    Path::new(1, src, dst)
+}
+
+pub fn recv_wqe(wr_id: u64, sges: &[Sge]) -> RecvWqe {
+    let mut list = SgeList::new();
+    for s in sges {
+        assert!(list.push(*s));
+    }
+    RecvWqe {
+        wr_id,
+        seq: wr_id,
+        sges: list,
+    }
 }
 
 pub fn wqe(wr_id: u64, op: SendOp, sges: &[Sge]) -> SendWqe {
@@ -132,6 +205,7 @@ pub fn wqe(wr_id: u64, op: SendOp, sges: &[Sge]) -> SendWqe {
         signaled: true,
         solicited: false,
         fence: false,
+        xrc_srq: 0,
     }
 }
 
@@ -144,7 +218,20 @@ pub fn inline(wr_id: u64, op: SendOp, bytes: &[u8]) -> SendWqe {
     }
 }
 
-pub const SEND: SendOp = SendOp::Send { imm: None };
+pub const SEND: SendOp = SendOp::Send {
+    imm: None,
+    invalidate: None,
+};
+
+pub const OK: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
+pub const FLUSHED: ibv_wc_status = ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
+pub const RESET: ibv_qp_state = ibv_qp_state::IBV_QPS_RESET;
+pub const INIT: ibv_qp_state = ibv_qp_state::IBV_QPS_INIT;
+pub const RTR: ibv_qp_state = ibv_qp_state::IBV_QPS_RTR;
+pub const RTS: ibv_qp_state = ibv_qp_state::IBV_QPS_RTS;
+pub const SQD: ibv_qp_state = ibv_qp_state::IBV_QPS_SQD;
+pub const SQE: ibv_qp_state = ibv_qp_state::IBV_QPS_SQE;
+pub const ERR: ibv_qp_state = ibv_qp_state::IBV_QPS_ERR;
 
 impl Net {
     pub fn new(n: usize, active_mtu: u32, window: u32, faults: Faults, seed: u64) -> Net {
@@ -157,6 +244,7 @@ impl Net {
             wire: FaultLayer::new(faults, seed),
             trace: 0xcbf2_9ce4_8422_2325,
             recorded: None,
+            groups: BTreeSet::new(),
             buf: vec![0; MAX_FRAME + 4],
         }
     }
@@ -179,42 +267,27 @@ impl Net {
         self.move_to_rts(b, qb, c, 1);
     }
 
-    /// RESET to RTR; the peer's packets start at `c.psn[rq]`.
+    /// RESET to RTR; the peer's packets start at `c.psn[rq]`. A Queue Pair of UD has no peer.
     pub fn move_to_rtr(&mut self, a: usize, qa: u32, b: usize, qb: u32, c: &Conn, rq: usize) {
-        use ibv_qp_attr_mask as M;
         let mut attr = ibv_qp_attr {
-            qp_state: ibv_qp_state::IBV_QPS_INIT,
             port_num: 1,
             qp_access_flags: c.access.bits(),
+            qkey: c.qkey,
             ..Default::default()
         };
-        let mask = M::IBV_QP_STATE | M::IBV_QP_PKEY_INDEX | M::IBV_QP_PORT | M::IBV_QP_ACCESS_FLAGS;
-        self.modify(a, qa, &attr, mask);
-        attr.qp_state = ibv_qp_state::IBV_QPS_RTR;
+        self.advance(a, qa, INIT, &mut attr);
         attr.path_mtu = mtu_code(c.mtu);
         attr.dest_qp_num = qb;
         attr.rq_psn = c.psn[rq];
         attr.max_dest_rd_atomic = c.dest_rd_atomic;
         attr.min_rnr_timer = c.min_rnr_timer;
-        attr.ah_attr.is_global = 1;
-        attr.ah_attr.port_num = 1;
-        attr.ah_attr.grh.hop_limit = 64;
-        attr.ah_attr.grh.dgid.raw = GidEntry::v2(addr(b)).gid;
-        let mask = M::IBV_QP_STATE
-            | M::IBV_QP_AV
-            | M::IBV_QP_PATH_MTU
-            | M::IBV_QP_DEST_QPN
-            | M::IBV_QP_RQ_PSN
-            | M::IBV_QP_MAX_DEST_RD_ATOMIC
-            | M::IBV_QP_MIN_RNR_TIMER;
-        self.modify(a, qa, &attr, mask);
+        attr.ah_attr = ah_attr(addr_of(b, c.v6));
+        self.advance(a, qa, RTR, &mut attr);
     }
 
     /// RTR to RTS; packets start at `c.psn[sq]`.
     pub fn move_to_rts(&mut self, a: usize, qa: u32, c: &Conn, sq: usize) {
-        use ibv_qp_attr_mask as M;
-        let attr = ibv_qp_attr {
-            qp_state: ibv_qp_state::IBV_QPS_RTS,
+        let mut attr = ibv_qp_attr {
             timeout: c.timeout,
             retry_cnt: c.retry_cnt,
             rnr_retry: c.rnr_retry,
@@ -222,13 +295,15 @@ impl Net {
             max_rd_atomic: c.rd_atomic,
             ..Default::default()
         };
-        let mask = M::IBV_QP_STATE
-            | M::IBV_QP_TIMEOUT
-            | M::IBV_QP_RETRY_CNT
-            | M::IBV_QP_RNR_RETRY
-            | M::IBV_QP_SQ_PSN
-            | M::IBV_QP_MAX_QP_RD_ATOMIC;
-        self.modify(a, qa, &attr, mask);
+        self.advance(a, qa, RTS, &mut attr);
+    }
+
+    /// The next state, with the attributes that the step needs.
+    fn advance(&mut self, a: usize, qa: u32, to: ibv_qp_state, attr: &mut ibv_qp_attr) {
+        let (now, init) = self.nodes[a].engine.query_qp(qa).unwrap();
+        attr.qp_state = to;
+        let required = rules::required(init.transport, now.qp_state, to).unwrap();
+        self.modify(a, qa, attr, required | ibv_qp_attr_mask::IBV_QP_STATE);
     }
 
     pub fn move_to_state(&mut self, a: usize, qa: u32, state: ibv_qp_state) {
@@ -255,54 +330,89 @@ impl Net {
     }
 
     pub fn recv(&mut self, a: usize, qa: u32, wr_id: u64, sges: &[Sge]) {
-        let mut list = SgeList::new();
-        for s in sges {
-            assert!(list.push(*s));
-        }
-        let wqe = RecvWqe {
-            wr_id,
-            seq: wr_id,
-            sges: list,
-        };
-        self.nodes[a].engine.post_recv(qa, wqe);
+        self.nodes[a].engine.post_recv(qa, recv_wqe(wr_id, sges));
         self.drain();
+    }
+
+    pub fn srq_recv(&mut self, a: usize, srq: SrqId, wr_id: u64, sges: &[Sge]) {
+        self.nodes[a]
+            .engine
+            .post_srq_recv(srq, recv_wqe(wr_id, sges));
+        self.drain();
+    }
+
+    /// An address handle of node `a` for `dst`.
+    pub fn ah(&mut self, a: usize, dst: IpAddr) -> Ah {
+        let node = &mut self.nodes[a];
+        node.engine.create_ah(node.pd, &ah_attr(dst)).unwrap()
+    }
+
+    /// Attaches a Queue Pair to a group; the node listens to the group from then on.
+    pub fn attach(&mut self, a: usize, qa: u32, group: IpAddr) {
+        let gid = GidEntry::v2(group).gid;
+        let first = self.nodes[a].engine.attach_mcast(qa, gid).unwrap();
+        assert_eq!(self.groups.insert((group, a)), first);
+    }
+
+    pub fn detach(&mut self, a: usize, qa: u32, group: IpAddr) {
+        let gid = GidEntry::v2(group).gid;
+        if self.nodes[a].engine.detach_mcast(qa, gid).unwrap() {
+            assert!(self.groups.remove(&(group, a)));
+        }
     }
 
     /// Takes what every node has to send and to report.
     pub fn drain(&mut self) {
         for i in 0..self.nodes.len() {
-            loop {
-                let node = &mut self.nodes[i];
-                let Some(t) = node.engine.poll_transmit(self.now) else {
-                    break;
-                };
+            while let Some(t) = self.nodes[i].engine.poll_transmit(self.now) {
                 assert!(t.packet.bth.psn.value() < 1 << 24);
-                let Some(len) = node.engine.emit(&t, &mut self.buf) else {
-                    continue;
-                };
-                let (src, dst) = (SocketAddr::new(t.src, PORT), SocketAddr::new(t.dst, PORT));
-                let crc = icrc(&Flow::new(src, dst), &self.buf[..len]);
-                self.buf[len..len + 4].copy_from_slice(&crc.to_le_bytes());
-                let bytes = self.buf[..len + 4].to_vec();
-                self.hash(&bytes);
-                let frame = Frame { src, dst, bytes };
-                if let Some(all) = &mut self.recorded {
-                    all.push(frame.clone());
+                if t.is_multicast() {
+                    self.nodes[i].engine.loopback(self.now, &t);
                 }
-                self.wire.offer(self.now, frame);
+                self.transmit(i, &t);
             }
             while let Some(event) = self.nodes[i].engine.poll_event() {
+                let node = &mut self.nodes[i];
                 match event {
-                    Event::Completion { wc, solicited, .. } => {
+                    Event::Completion { cq, wc, solicited } => {
+                        node.done.push(wc);
+                        node.cqs.push(cq);
+                        node.solicited.push(solicited);
                         self.hash(format!("{wc:?}").as_bytes());
-                        self.nodes[i].done.push(wc);
-                        self.nodes[i].solicited.push(solicited);
                     }
-                    Event::Qp { kind, .. } => self.nodes[i].events.push(kind),
+                    Event::Qp { kind, .. } => node.events.push(kind),
+                    Event::Srq { srq, kind } => node.srq_events.push((srq, kind)),
                     Event::State { .. } => {}
                 }
             }
         }
+    }
+
+    /// Makes a packet a frame, and puts it on the wire.
+    fn transmit(&mut self, i: usize, t: &Transmit) {
+        let Some(len) = self.nodes[i].engine.emit(t, &mut self.buf) else {
+            return;
+        };
+        let (src, dst) = (SocketAddr::new(t.src, PORT), SocketAddr::new(t.dst, PORT));
+        let crc = icrc(&Flow::new(src, dst), &self.buf[..len]);
+        self.buf[len..len + 4].copy_from_slice(&crc.to_le_bytes());
+        let bytes = self.buf[..len + 4].to_vec();
+        self.hash(&bytes);
+        let ip = IpFields {
+            traffic_class: t.traffic_class,
+            hop_limit: t.hop_limit,
+            flow_label: t.flow_label,
+        };
+        let frame = Frame {
+            src,
+            dst,
+            ip,
+            bytes,
+        };
+        if let Some(all) = &mut self.recorded {
+            all.push(frame.clone());
+        }
+        self.wire.offer(self.now, frame);
     }
 
     fn hash(&mut self, bytes: &[u8]) {
@@ -311,17 +421,39 @@ impl Net {
         }
     }
 
+    /// From now on the test itself delivers what the wire gets ([`Net::frames`]).
+    pub fn by_hand(&mut self) {
+        self.wire.set_faults("loss=100%".parse().unwrap());
+        self.recorded = Some(vec![]);
+    }
+
+    /// The frames that went out since this was last called.
+    pub fn frames(&mut self) -> Vec<Frame> {
+        std::mem::take(self.recorded.as_mut().unwrap())
+    }
+
+    /// Gives a frame to whoever it is for.
     pub fn deliver(&mut self, frame: &Frame) {
-        let Some(i) = self.nodes.iter().position(|n| n.addr == frame.dst.ip()) else {
-            return;
-        };
+        let (src, dst) = (frame.src.ip(), frame.dst.ip());
+        for i in 0..self.nodes.len() {
+            let is = |a: IpAddr| a == addr(i) || a == addr6(i);
+            let listens = self.groups.contains(&(dst, i)) && !is(src);
+            if is(dst) || listens {
+                self.arrive(i, frame);
+            }
+        }
+        self.drain();
+    }
+
+    fn arrive(&mut self, i: usize, frame: &Frame) {
         let node = &mut self.nodes[i];
         match check(frame.src, frame.dst, &frame.bytes, IpIds::Own) {
             Ok((packet, payload)) => {
                 let path = Path {
-                    port: 1,
-                    src: frame.src.ip(),
-                    dst: frame.dst.ip(),
+                    traffic_class: frame.ip.traffic_class,
+                    hop_limit: frame.ip.hop_limit,
+                    flow_label: frame.ip.flow_label,
+                    ..path(frame.src.ip(), frame.dst.ip())
                 };
                 node.engine.handle_packet(self.now, &path, &packet, payload);
             }
@@ -332,7 +464,6 @@ impl Net {
                 _ => Refused::BadHeader,
             }),
         }
-        self.drain();
     }
 
     /// Does the next thing that happens; false if nothing ever will.
@@ -371,18 +502,45 @@ impl Net {
 
     /// Statuses of a node's completions, in order, with their marks.
     pub fn ends(&self, a: usize) -> Vec<(u64, ibv_wc_status)> {
-        self.nodes[a]
-            .done
-            .iter()
+        let done = self.nodes[a].done.iter();
+        done.map(|c| (c.wr_id, c.status)).collect()
+    }
+
+    /// The same of one Queue Pair's sends.
+    pub fn sends(&self, a: usize, qa: u32) -> Vec<(u64, ibv_wc_status)> {
+        let done = self.nodes[a].done.iter();
+        done.filter(|c| c.qp_num == qa && c.queue == Queue::Send)
             .map(|c| (c.wr_id, c.status))
             .collect()
+    }
+
+    /// The same of one Queue Pair's receives, its own and those of a shared queue.
+    pub fn receives(&self, a: usize, qa: u32) -> Vec<(u64, ibv_wc_status)> {
+        let done = self.nodes[a].done.iter();
+        done.filter(|c| c.qp_num == qa && c.queue != Queue::Send)
+            .map(|c| (c.wr_id, c.status))
+            .collect()
+    }
+
+    /// How many frames a node refused for a reason.
+    pub fn refused(&self, a: usize, why: Refused) -> u64 {
+        self.nodes[a].engine.counters().refused(why)
+    }
+
+    /// Frames that arrived are accepted or in exactly one counter.
+    pub fn balanced(&self) {
+        for node in &self.nodes {
+            let k = node.engine.counters();
+            let refused: u64 = Refused::ALL.iter().map(|&r| k.refused(r)).sum();
+            assert_eq!(k.rx_frames, k.rx_accepted + refused);
+        }
     }
 }
 
 impl Node {
     fn new(i: usize, active_mtu: u32, window: u32, seed: u64) -> Node {
         let port = PortConfig {
-            gids: vec![GidEntry::v2(addr(i))],
+            gids: vec![GidEntry::v2(addr(i)), GidEntry::v2(addr6(i))],
             pkeys: vec![0xffff],
             active_mtu,
             max_msg_sz: 1 << 31,
@@ -391,44 +549,96 @@ impl Node {
             ports: vec![port],
             caps: Caps::default(),
             window,
+            strict: Strict::default(),
         };
-        let mut engine = Engine::new(config, seed ^ (i as u64 + 1));
+        Node::with(config, seed ^ (i as u64 + 1))
+    }
+
+    /// A node that is configured as the test likes it.
+    pub fn with(config: Config, seed: u64) -> Node {
+        let mut engine = Engine::new(config, seed);
         let pd = engine.alloc_pd().unwrap();
         let cq = engine.create_cq().unwrap();
         Node {
             engine,
-            addr: addr(i),
             pd,
             cq,
             done: vec![],
+            cqs: vec![],
             solicited: vec![],
             events: vec![],
+            srq_events: vec![],
+        }
+    }
+
+    /// What a Queue Pair of this transport is created with. An XRC target needs its domain yet.
+    pub fn init(&self, c: &Conn) -> QpInit {
+        let target = c.transport == Transport::XrcTgt;
+        let initiator = c.transport == Transport::XrcIni;
+        let (sends, receives) = (!target, !target && !initiator);
+        QpInit {
+            transport: c.transport,
+            pd: sends.then_some(self.pd),
+            send_cq: sends.then_some(self.cq),
+            recv_cq: receives.then_some(self.cq),
+            srq: None,
+            xrcd: None,
+            block_self_multicast: false,
+            sq_sig_all: c.sq_sig_all,
+            max_send_wr: if sends { 1024 } else { 0 },
+            max_recv_wr: if receives { 1024 } else { 0 },
+            max_send_sge: if sends { 16 } else { 0 },
+            max_recv_sge: if receives { 16 } else { 0 },
+            max_inline: if sends { 256 } else { 0 },
         }
     }
 
     pub fn create_qp(&mut self, c: &Conn) -> u32 {
+        let init = self.init(c);
+        self.engine.create_qp(init).unwrap()
+    }
+
+    /// A Queue Pair whose receives come from `srq`.
+    pub fn create_qp_on(&mut self, c: &Conn, srq: SrqId) -> u32 {
         let init = QpInit {
-            transport: Transport::Rc,
-            pd: self.pd,
-            send_cq: self.cq,
-            recv_cq: self.cq,
-            sq_sig_all: c.sq_sig_all,
-            max_send_wr: 1024,
-            max_recv_wr: 1024,
-            max_send_sge: 16,
-            max_recv_sge: 16,
-            max_inline: 256,
+            srq: Some(srq),
+            max_recv_wr: 0,
+            max_recv_sge: 0,
+            ..self.init(c)
         };
         self.engine.create_qp(init).unwrap()
     }
 
+    /// An XRC target of a domain.
+    pub fn create_target(&mut self, xrcd: XrcdId) -> u32 {
+        let init = QpInit {
+            xrcd: Some(xrcd),
+            ..self.init(&Conn::of(Transport::XrcTgt))
+        };
+        self.engine.create_qp(init).unwrap()
+    }
+
+    pub fn create_srq(&mut self, limit: u32, xrc: Option<XrcdId>) -> SrqId {
+        let init = SrqInit {
+            pd: self.pd,
+            max_wr: 1024,
+            max_sge: 4,
+            limit,
+            xrc: xrc.map(|xrcd| (xrcd, self.cq)),
+        };
+        self.engine.create_srq(init).unwrap()
+    }
+
     /// Registers `len` bytes, at an address that does not depend on the process.
     pub fn mem(&mut self, iova: u64, len: usize, access: ibv_access_flags) -> Mem {
+        self.mem_in(self.pd, iova, len, access)
+    }
+
+    /// The same in another domain.
+    pub fn mem_in(&mut self, pd: PdId, iova: u64, len: usize, access: ibv_access_flags) -> Mem {
         let region = Region::owned(len);
-        let keys = self
-            .engine
-            .reg_mr(self.pd, region.clone(), iova, access)
-            .unwrap();
+        let keys = self.engine.reg_mr(pd, region.clone(), iova, access);
+        let keys = keys.unwrap();
         Mem {
             region,
             iova,

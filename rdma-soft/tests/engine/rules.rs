@@ -7,82 +7,11 @@ use rdma_core_sys::{
     ibv_access_flags, ibv_event_type, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state, ibv_wc_opcode,
     ibv_wc_status,
 };
-use rdma_soft::core::{Completion, Path, Queue, Refused, Remote, SendOp};
-use rdma_soft::wire::{Operation, Packet};
+use rdma_soft::core::{Queue, Refused, Remote, SendOp};
+use rdma_soft::wire::Operation;
 
 use super::net::*;
-
-const OK: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
-const FLUSHED: ibv_wc_status = ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
-const ERR: ibv_qp_state = ibv_qp_state::IBV_QPS_ERR;
-
-/// A pair of connected nodes with some memory each.
-struct Pair {
-    net: Net,
-    qa: u32,
-    qb: u32,
-    a: Mem,
-    b: Mem,
-}
-
-fn pair(c: &Conn) -> Pair {
-    let mut net = Net::clean(2);
-    let (qa, qb) = net.pair(0, 1, c);
-    let a = net.nodes[0].mem(0x10_0000, 1 << 16, ALL);
-    let b = net.nodes[1].mem(0x20_0000, 1 << 16, ALL);
-    a.region
-        .write(
-            0,
-            &(0..1 << 16)
-                .map(|i: u32| ((i * 31) >> 3) as u8)
-                .collect::<Vec<_>>(),
-        )
-        .unwrap();
-    Pair { net, qa, qb, a, b }
-}
-
-impl Pair {
-    /// Completions of a queue of a node.
-    fn done(&self, node: usize, queue: Queue) -> Vec<Completion> {
-        self.net.nodes[node]
-            .done
-            .iter()
-            .filter(|c| c.queue == queue)
-            .copied()
-            .collect()
-    }
-
-    /// How many request packets of an operation went out.
-    fn sent(&self, op: Operation) -> usize {
-        let frames = self.net.recorded.iter().flatten();
-        frames
-            .filter_map(|f| Packet::parse(&f.bytes[..f.bytes.len() - 4]).ok())
-            .filter(|(p, _)| p.bth.opcode.info().unwrap().op == op)
-            .count()
-    }
-
-    /// The first frame that went out, as node 1 gets it.
-    fn first(&self) -> (Path, Packet, Vec<u8>) {
-        let bytes = &self.net.recorded.as_ref().unwrap()[0].bytes;
-        let (packet, payload) = Packet::parse(&bytes[..bytes.len() - 4]).unwrap();
-        let path = Path {
-            port: 1,
-            src: addr(0),
-            dst: addr(1),
-        };
-        (path, packet, payload.to_vec())
-    }
-
-    /// Posts one request on a fresh pair and gives its status.
-    fn status(mut self, op: SendOp, len: u32) -> ibv_wc_status {
-        let w = wqe(1, op, &[self.a.sge(0, len)]);
-        self.net.send(0, self.qa, w);
-        self.net.settle();
-        let done = self.done(0, Queue::Send);
-        assert_eq!(done.len(), 1);
-        done[0].status
-    }
-}
+use super::pair::*;
 
 #[test]
 fn rnr_retry_counts_transmissions_exactly() {
@@ -992,15 +921,13 @@ fn busy_objects_are_not_destroyed() {
     let mut p = pair(&Conn::default());
     let node = &mut p.net.nodes[0];
     let busy = rustix::io::Errno::BUSY;
-    assert_eq!(node.engine.destroy_cq(node.cq), Err(busy));
-    assert_eq!(node.engine.dealloc_pd(node.pd), Err(busy));
+    assert_eq!(node.engine.destroy_cq(node.cq).unwrap_err().errno, busy);
+    assert_eq!(node.engine.dealloc_pd(node.pd).unwrap_err().errno, busy);
     node.engine.destroy_qp(p.qa).unwrap();
     assert_eq!(node.engine.destroy_cq(node.cq), Ok(()));
-    assert_eq!(
-        node.engine.dealloc_pd(node.pd),
-        Err(busy),
-        "a region is left"
-    );
+    let left = node.engine.dealloc_pd(node.pd).unwrap_err();
+    assert_eq!(left.errno, busy, "a region is left");
+    assert!(left.to_string().contains("MR"), "{left}");
     node.engine.dereg_mr(p.a.lkey).unwrap();
     assert_eq!(node.engine.dealloc_pd(node.pd), Ok(()));
 }

@@ -48,7 +48,7 @@ impl Knobs {
             rd_atomic,
             dest_rd_atomic: rd_atomic,
             sq_sig_all: rng.chance(0.5),
-            access: ALL,
+            ..Conn::default()
         };
         let window = 1 + rng.below(128) as u32;
         Knobs {
@@ -144,7 +144,12 @@ impl Flow {
         let landing = self.landing.sge(to, len as u32);
         let word = rng.below(2);
         match rng.below(6) {
-            0 | 1 => op = SendOp::Send { imm },
+            0 | 1 => {
+                op = SendOp::Send {
+                    imm,
+                    invalidate: None,
+                }
+            }
             2 | 3 => {
                 op = SendOp::Write {
                     remote: self.dst.remote(to),
@@ -187,7 +192,7 @@ impl Flow {
             }
         }
         match op {
-            SendOp::Send { imm } => self.messages.push((bytes.clone(), imm, true)),
+            SendOp::Send { imm, .. } => self.messages.push((bytes.clone(), imm, true)),
             SendOp::Write {
                 imm: imm @ Some(_), ..
             } => self.messages.push((bytes.clone(), imm, false)),
