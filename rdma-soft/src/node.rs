@@ -12,33 +12,43 @@
 
 mod cq;
 mod driver;
+mod event;
 mod notify;
+mod objects;
+mod ports;
 mod qp;
+mod queue;
+mod resources;
+mod srq;
 mod thread;
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use rdma_core_sys::{ibv_access_flags, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state};
+use rdma_core_sys::ibv_event_type;
 use rustix::io::Errno;
 
-pub(crate) use cq::{AsyncEvent, Cq, CqEvent, Overrun, Subject};
+pub(crate) use cq::{Cq, CqEvent, CqInit, Overrun};
 pub use driver::LinkCounters;
 use driver::{Budget, Driver};
+pub(crate) use event::{AsyncEvent, Subject};
 pub(crate) use notify::EventQueue;
-pub(crate) use qp::{Posting, Qp};
+pub(crate) use objects::DomainFile;
+pub(crate) use ports::PortNow;
+pub(crate) use qp::{Qp, QpHandle};
+pub(crate) use queue::Posting;
+pub(crate) use srq::Srq;
 
-use self::cq::Notice;
-use self::qp::Posts;
+use self::event::Notice;
+use self::queue::Posts;
 use self::thread::Sleeper;
+use crate::core::Counters;
 use crate::core::config::Config;
 use crate::core::rng::Rng;
 use crate::core::time::Instant;
-use crate::core::{Counters, ModifyError, MrKeys, PdId, QpInit};
 use crate::link::{FaultCounters, Faults, LinkError, Pcap, PcapError, UdpLink};
-use crate::mem::Region;
 use crate::profile::{Profile, ProfileError};
 
 /// Locks a mutex; what a panicking holder left behind is still used, since every step under these
@@ -117,7 +127,13 @@ impl Clock {
 pub(crate) struct Node {
     clock: Clock,
     config: Config,
+    /// Where orders that are left open are drawn from.
+    seed: u64,
     driver: Mutex<Driver>,
+    /// The open contexts: who hears of ports and of the device.
+    contexts: Mutex<Vec<Weak<EventQueue<AsyncEvent>>>>,
+    /// The device has failed.
+    failed: AtomicBool,
     /// Control calls that wait for the engine: whoever drives lets them pass.
     control: AtomicU32,
     /// Where posters leave word.
@@ -152,14 +168,20 @@ impl Node {
             None => random_seed().map_err(system("reading random bytes"))?,
         };
         let (link, ports) = bind(profile, seed)?;
-        let link = Arc::new(link);
-        let pcap = profile.pcap.as_deref().map(Pcap::create).transpose()?;
-        let driver = Driver::new(profile, Arc::clone(&link), &ports, pcap, seed);
+        let waiters = link.waiters();
+        let addresses: Vec<String> = link.locals().map(|local| local.ip().to_string()).collect();
+        let pcap = (profile.pcap.as_deref())
+            .map(|path| Pcap::create(path, &addresses.join(", ")))
+            .transpose()?;
+        let driver = Driver::new(profile, link, &ports, pcap, seed);
         let node = Arc::new(Node {
             clock: Clock(std::time::Instant::now()),
             config: driver.engine.config().clone(),
-            posts: Arc::clone(driver.posts()),
+            seed,
+            posts: Arc::clone(&driver.objects.posts),
             driver: Mutex::new(driver),
+            contexts: Mutex::default(),
+            failed: AtomicBool::new(false),
             control: AtomicU32::new(0),
             last_poll: AtomicU64::new(0),
             lease: AtomicU64::new(0),
@@ -167,7 +189,8 @@ impl Node {
             sleeper: Sleeper::new().map_err(system("making the thread's wake-up descriptor"))?,
             thread: Mutex::new(None),
         });
-        let handle = thread::spawn(Arc::clone(&node), link).map_err(system("starting a thread"))?;
+        let handle = thread::spawn(Arc::clone(&node), waiters)
+            .map_err(system("starting a thread"))?;
         *lock(&node.thread) = Some(handle);
         Ok(node)
     }
@@ -269,7 +292,12 @@ impl Node {
     /// Requests were appended to a queue of `qp`: whoever drives next, takes them first. That is
     /// enough for receives, which wait for packets.
     pub(crate) fn mark(&self, qp: &Arc<Qp>) {
-        self.posts.mark(qp);
+        self.posts.mark_qp(qp);
+    }
+
+    /// Requests were appended to `srq`.
+    pub(crate) fn mark_srq(&self, srq: &Arc<Srq>) {
+        self.posts.mark_srq(srq);
     }
 
     /// Requests were appended to a queue of `qp`: gets them going.
@@ -302,107 +330,19 @@ impl Node {
         self.sleeper.end_nap();
     }
 
-    /// Allocates a protection domain.
-    pub(crate) fn alloc_pd(&self) -> Result<PdId, Errno> {
-        self.control(|driver, _, _| driver.engine.alloc_pd())
+    /// A context is open: it hears of ports and of the device from now on.
+    pub(crate) fn add_context(&self, events: &Arc<EventQueue<AsyncEvent>>) {
+        let mut contexts = lock(&self.contexts);
+        contexts.retain(|context| context.strong_count() > 0);
+        contexts.push(Arc::downgrade(events));
     }
 
-    /// Frees a protection domain.
-    pub(crate) fn dealloc_pd(&self, pd: PdId) -> Result<(), Errno> {
-        self.control(|driver, _, _| driver.engine.dealloc_pd(pd))
-    }
-
-    /// Registers memory.
-    pub(crate) fn reg_mr(
-        &self,
-        pd: PdId,
-        region: Region,
-        iova: u64,
-        access: ibv_access_flags,
-    ) -> Result<MrKeys, Errno> {
-        self.control(|driver, _, _| driver.engine.reg_mr(pd, region, iova, access))
-    }
-
-    /// Deregisters memory: nothing touches it afterwards.
-    pub(crate) fn dereg_mr(&self, lkey: u32) -> Result<(), Errno> {
-        self.control(|driver, _, _| driver.engine.dereg_mr(lkey))
-    }
-
-    /// Creates a completion queue with room for `depth` completions.
-    pub(crate) fn create_cq(
-        &self,
-        depth: u32,
-        channel: Option<Arc<EventQueue<CqEvent>>>,
-        events: Arc<EventQueue<AsyncEvent>>,
-    ) -> Result<Arc<Cq>, Errno> {
-        self.control(|driver, _, _| {
-            let id = driver.engine.create_cq()?;
-            let cq = Arc::new(Cq::new(id, depth, channel, events));
-            driver.add_cq(Arc::clone(&cq));
-            Ok(cq)
-        })
-    }
-
-    /// Destroys a completion queue; its events must be retired afterwards.
-    pub(crate) fn destroy_cq(&self, cq: &Cq) -> Result<(), Errno> {
-        self.control(|driver, _, _| {
-            driver.engine.destroy_cq(cq.id)?;
-            driver.remove_cq(cq.id);
-            Ok(())
-        })
-    }
-
-    /// Creates a Queue Pair.
-    pub(crate) fn create_qp(
-        &self,
-        init: QpInit,
-        send_cq: Arc<Cq>,
-        recv_cq: Arc<Cq>,
-        events: Arc<EventQueue<AsyncEvent>>,
-    ) -> Result<Arc<Qp>, Errno> {
-        self.control(|driver, _, _| {
-            let num = driver.engine.create_qp(init)?;
-            let (sends, recvs) = (init.max_send_wr, init.max_recv_wr);
-            let qp = Arc::new(Qp::new(num, sends, recvs, send_cq, recv_cq, events));
-            driver.add_qp(Arc::clone(&qp));
-            Ok(qp)
-        })
-    }
-
-    /// Changes attributes of a Queue Pair; gives its new state.
-    pub(crate) fn modify_qp(
-        &self,
-        qp: &Qp,
-        attr: &ibv_qp_attr,
-        mask: ibv_qp_attr_mask,
-    ) -> Result<ibv_qp_state, ModifyError> {
-        self.control(|driver, _, notices| {
-            // What was posted before belongs to the state before.
-            driver.take_posts_of(qp);
-            let state = driver.engine.modify_qp(qp.num, attr, mask)?;
-            driver.report(notices);
-            if state == ibv_qp_state::IBV_QPS_RESET {
-                qp.purge();
-            }
-            qp.set_state(state);
-            Ok(state)
-        })
-    }
-
-    /// Attributes of a Queue Pair, and what it was created with.
-    pub(crate) fn query_qp(&self, qp: &Qp) -> Option<(ibv_qp_attr, QpInit)> {
-        self.control(|driver, _, _| driver.engine.query_qp(qp.num))
-    }
-
-    /// Destroys a Queue Pair; its events must be retired afterwards.
-    pub(crate) fn destroy_qp(&self, qp: &Qp) -> Result<(), Errno> {
-        self.control(|driver, _, notices| {
-            driver.engine.destroy_qp(qp.num)?;
-            driver.report(notices);
-            qp.bury();
-            driver.remove_qp(qp);
-            Ok(())
-        })
+    /// Tells all open contexts of something that happened to a port or to the device.
+    pub(crate) fn announce(&self, kind: ibv_event_type, subject: &Subject) {
+        for context in lock(&self.contexts).iter().filter_map(Weak::upgrade) {
+            let subject = subject.clone();
+            AsyncEvent { kind, subject }.push_to(&context);
+        }
     }
 }
 

@@ -1,27 +1,22 @@
 //! The engine with its links: everything that the engine lock guards.
 
-use std::collections::HashMap;
+mod frames;
+
 use std::fs::File;
 use std::io::BufWriter;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-use rdma_core_sys::ibv_event_type;
+use std::time::Duration;
 
 use super::Snapshot;
-use super::cq::{AsyncEvent, Cq, Notice, Pushed, Subject};
-use super::qp::{Posts, Qp};
+use super::event::Notice;
+use super::objects::{Objects, take_posts_of};
+use super::qp::Qp;
 use crate::core::config::{Config, PortConfig};
 use crate::core::time::Instant;
-use crate::core::{CqId, Engine, Event, MAX_FRAME, Path, Refused, Transmit};
-use crate::link::{
-    FaultLayer, Faults, Frame, IngressError, IpIds, Pcap, Pool, Sent, UdpLink, check,
-};
+use crate::core::{Engine, MAX_FRAME};
+use crate::link::{FaultLayer, Faults, Frame, IpIds, Pcap, Pool, SourcePort, UdpLink};
 use crate::profile::Profile;
-use crate::verbs::sys::socket_drops;
-use crate::wire::ROCE_PORT;
-use crate::wire::icrc::{self, Flow};
+use crate::wire::icrc;
 
 macro_rules! link_counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -52,6 +47,9 @@ link_counters! {
     rx_overflow,
     /// Datagrams that came to a port that is down; ignored.
     rx_port_down,
+    /// Datagrams that this node's port sent to a multicast group and got back; ignored, for the
+    /// members among its own Queue Pairs have them already.
+    rx_own_multicast,
     /// Packets between Queue Pairs of this node, which travel by reference.
     self_packets,
 }
@@ -95,7 +93,7 @@ struct Waiting {
 #[derive(Debug)]
 pub(crate) struct Driver {
     pub(crate) engine: Engine,
-    link: Arc<UdpLink>,
+    link: UdpLink,
     locals: Vec<Local>,
     /// The socket that was looked at first in the last turn.
     first_socket: usize,
@@ -104,16 +102,15 @@ pub(crate) struct Driver {
     fault_seed: u64,
     pcap: Option<Pcap<BufWriter<File>>>,
     ids: IpIds,
+    source_port: SourcePort,
+    /// The traffic class of packets that were given none.
+    traffic_class: u8,
     pool: Pool,
     rx: Vec<u8>,
     tx: Vec<u8>,
     waiting: Option<Waiting>,
     counters: LinkCounters,
-    cqs: HashMap<CqId, Arc<Cq>>,
-    qps: HashMap<u32, Arc<Qp>>,
-    posts: Arc<Posts>,
-    /// Room for the list of Queue Pairs whose requests are being taken.
-    taken: Vec<Arc<Qp>>,
+    pub(super) objects: Objects,
 }
 
 /// Bytes of the longest datagram that this device sends.
@@ -127,7 +124,7 @@ impl Driver {
     /// of socket `i`.
     pub(super) fn new(
         profile: &Profile,
-        link: Arc<UdpLink>,
+        mut link: UdpLink,
         ports: &[usize],
         pcap: Option<Pcap<BufWriter<File>>>,
         seed: u64,
@@ -158,7 +155,11 @@ impl Driver {
             ports: port_configs.collect(),
             caps: profile.caps.clone(),
             window: profile.window,
+            strict: profile.strict,
         };
+        if pcap.is_some() {
+            link.show_headers();
+        }
         let mut rng = crate::core::rng::Rng::new(seed);
         let fault_seed = rng.next_u64();
         let mut driver = Driver {
@@ -170,15 +171,14 @@ impl Driver {
             fault_seed,
             pcap,
             ids: profile.ip_ids,
+            source_port: profile.source_port,
+            traffic_class: profile.traffic_class,
             pool: Pool::default(),
             rx: vec![0; 2 * MAX_DATAGRAM],
             tx: vec![0; MAX_DATAGRAM],
             waiting: None,
             counters: LinkCounters::default(),
-            cqs: HashMap::new(),
-            qps: HashMap::new(),
-            posts: Arc::default(),
-            taken: Vec::new(),
+            objects: Objects::default(),
         };
         driver.set_faults(profile.faults.clone());
         driver
@@ -203,17 +203,20 @@ impl Driver {
 
     /// Gives the addresses back: nothing is sent or received from now on.
     pub(super) fn unbind(&mut self) {
-        if let Ok(none) = UdpLink::bind(&[]) {
-            self.link = Arc::new(none);
-        }
+        self.link.close();
         self.locals.clear();
         (self.faults, self.waiting, self.pcap) = (None, None, None);
+    }
+
+    /// Tells the engine what the IP headers of incoming packets say: datagrams are delivered with them.
+    pub(super) fn show_headers(&mut self) {
+        self.link.show_headers();
     }
 
     /// All counters.
     pub(super) fn snapshot(&self) -> Snapshot {
         let link = LinkCounters {
-            rx_overflow: self.link.fds().map(socket_drops).sum(),
+            rx_overflow: self.link.overflows(),
             ..self.counters
         };
         Snapshot {
@@ -222,26 +225,6 @@ impl Driver {
             faults: self.faults.as_ref().map(FaultLayer::counters),
             held: self.faults.as_ref().map_or(0, FaultLayer::held),
         }
-    }
-
-    /// Makes a CQ known under its number.
-    pub(super) fn add_cq(&mut self, cq: Arc<Cq>) {
-        self.cqs.insert(cq.id, cq);
-    }
-
-    /// Forgets a CQ.
-    pub(super) fn remove_cq(&mut self, id: CqId) {
-        self.cqs.remove(&id);
-    }
-
-    /// Makes a Queue Pair known under its number.
-    pub(super) fn add_qp(&mut self, qp: Arc<Qp>) {
-        self.qps.insert(qp.num, qp);
-    }
-
-    /// Forgets a Queue Pair.
-    pub(super) fn remove_qp(&mut self, qp: &Qp) {
-        self.qps.remove(&qp.num);
     }
 
     /// When [`step`](Driver::step) has something to do without anything arriving.
@@ -254,34 +237,27 @@ impl Driver {
             .min()
     }
 
-    /// Where posters leave word.
-    pub(super) fn posts(&self) -> &Arc<Posts> {
-        &self.posts
-    }
-
     /// Gives all new requests to the engine.
-    ///
-    /// Before every packet that comes in, too: who posted a receive and then let the peer know must
-    /// not be told that there was none.
-    fn take_posts(&mut self) {
-        if !self.posts.pending() {
-            return;
-        }
-        let mut taken = std::mem::take(&mut self.taken);
-        self.posts.take(&mut taken);
-        for qp in taken.drain(..).filter(|qp| !qp.is_dead()) {
-            self.take_posts_of(&qp);
-        }
-        self.taken = taken;
+    pub(super) fn take_posts(&mut self) {
+        self.objects.take_posts(&mut self.engine);
     }
 
     /// Gives new requests of `qp` to the engine.
     pub(super) fn take_posts_of(&mut self, qp: &Qp) {
-        let engine = std::cell::RefCell::new(&mut self.engine);
-        qp.drain(
-            |wqe| engine.borrow_mut().post_recv(qp.num, wqe),
-            |wqe| engine.borrow_mut().post_send(qp.num, wqe),
-        );
+        take_posts_of(qp, &mut self.engine);
+    }
+
+    /// Hands the engine's events to their objects.
+    pub(super) fn report(&mut self, notices: &mut Vec<Notice>) {
+        self.objects.report(&mut self.engine, notices);
+    }
+
+    /// Sets windows free whose invalidation was polled, so that `lkey` need not wait for them.
+    pub(super) fn settle_windows(&mut self, lkey: u32) {
+        let qps = &self.objects.qps;
+        self.engine.settle_windows(lkey, |qp_num| {
+            qps.get(&qp_num).map(|qp| qp.sends_reclaimed())
+        });
     }
 
     /// Takes new requests, receives, runs timers, sends, and reports what happened.
@@ -304,176 +280,15 @@ impl Driver {
         }
     }
 
-    /// Takes up to `most` datagrams from the sockets; gives their number.
-    fn receive(&mut self, now: Instant, most: u32) -> u32 {
-        let mut count = 0;
-        let sockets = self.locals.len();
-        // Each time another socket is first: a flood of one address leaves room for the others.
-        self.first_socket = (self.first_socket + 1) % sockets.max(1);
-        for at in (self.first_socket..sockets).chain(0..self.first_socket) {
-            while count < most {
-                let Some(received) = self.link.recv(at, &mut self.rx) else {
-                    break;
-                };
-                count += 1;
-                self.take_posts();
-                let Some(datagram) = self.rx.get(..received.len) else {
-                    continue;
-                };
-                let local = self.locals[at];
-                self.counters.rx_datagrams += 1;
-                if !local.up {
-                    self.counters.rx_port_down += 1;
-                    continue;
-                }
-                record(&mut self.pcap, received.src, local.addr, datagram);
-                if received.truncated {
-                    self.engine.refuse(Refused::BadHeader);
-                    continue;
-                }
-                match check(received.src, local.addr, datagram, self.ids) {
-                    Ok((packet, payload)) => {
-                        let path = Path {
-                            port: local.port,
-                            src: received.src.ip(),
-                            dst: local.addr.ip(),
-                        };
-                        self.engine.handle_packet(now, &path, &packet, payload);
-                    }
-                    Err(why) => self.engine.refuse(refusal(why)),
-                }
-            }
-        }
-        count
+    /// The link of a port is up.
+    pub(super) fn is_up(&self, port: u8) -> bool {
+        self.locals.iter().any(|l| l.port == port && l.up)
     }
 
-    /// Sends up to `most` packets; gives their number.
-    fn transmit(&mut self, now: Instant, most: u32) -> u32 {
-        if let Some(Waiting { from, frame }) = self.waiting.take() {
-            self.send_frame(from, frame);
-        }
-        let mut count = 0;
-        while count < most && self.waiting.is_none() {
-            // Frames whose delay is over go before new ones.
-            if let Some(frame) = self.faults.as_mut().and_then(|f| f.poll(now)) {
-                count += 1;
-                if let Some(from) = self.socket_of(frame.src.ip()) {
-                    self.send_frame(from, frame);
-                }
-                continue;
-            }
-            let Some(packet) = self.engine.poll_transmit(now) else {
-                break;
-            };
-            count += 1;
-            let by_bytes = self.faults.is_some() || self.pcap.is_some();
-            if !by_bytes && self.is_ours(packet.src) && self.is_ours(packet.dst) {
-                self.counters.self_packets += 1;
-                self.take_posts();
-                self.engine.loopback(now, &packet);
-            } else {
-                self.send_packet(now, &packet);
-            }
-        }
-        count
-    }
-
-    /// An address of this node, of a port that is up.
-    fn is_ours(&self, addr: IpAddr) -> bool {
-        self.locals.iter().any(|l| l.up && l.addr.ip() == addr)
-    }
-
-    /// Which socket sends from `addr`.
-    fn socket_of(&self, addr: IpAddr) -> Option<usize> {
-        self.locals.iter().position(|l| l.addr.ip() == addr)
-    }
-
-    /// Makes a packet a datagram, and sends it or hands it to the faults.
-    fn send_packet(&mut self, now: Instant, packet: &Transmit) {
-        let mut tx = std::mem::take(&mut self.tx);
-        if let Some(len) = self.engine.emit(packet, &mut tx) {
-            self.send_emitted(now, packet, &mut tx, len);
-        }
-        self.tx = tx;
-    }
-
-    /// Sends what the engine wrote to the first `len` bytes of `tx`, which has room for the ICRC.
-    fn send_emitted(&mut self, now: Instant, packet: &Transmit, tx: &mut [u8], len: usize) {
-        let from = (self.socket_of(packet.src)).filter(|&at| self.locals[at].up);
-        let Some(from) = from else {
-            self.counters.tx_no_way += 1;
-            return;
-        };
-        let src = self.locals[from].addr;
-        let dst = SocketAddr::new(packet.dst, ROCE_PORT);
-        let icrc = icrc::icrc(&Flow::new(src, dst), &tx[..len]);
-        tx[len..len + icrc::LEN].copy_from_slice(&icrc.to_le_bytes());
-        let datagram = &tx[..len + icrc::LEN];
-        if self.faults.is_none() && self.send(from, dst, datagram) {
-            return;
-        }
-        let mut bytes = self.pool.take();
-        bytes.extend_from_slice(datagram);
-        let frame = Frame { src, dst, bytes };
-        match &mut self.faults {
-            Some(layer) => layer.offer(now, frame),
-            None => self.waiting = Some(Waiting { from, frame }),
-        }
-    }
-
-    /// Sends a frame, or keeps it until the socket has room.
-    fn send_frame(&mut self, from: usize, frame: Frame) {
-        if self.send(from, frame.dst, &frame.bytes) {
-            self.pool.give(frame.bytes);
-        } else {
-            self.waiting = Some(Waiting { from, frame });
-        }
-    }
-
-    /// Hands a datagram to the system; false if the socket has no room for it at the moment.
-    fn send(&mut self, from: usize, dst: SocketAddr, datagram: &[u8]) -> bool {
-        match self.link.send(from, dst, datagram) {
-            Sent::Later => return false,
-            Sent::Done => {
-                self.counters.tx_datagrams += 1;
-                record(&mut self.pcap, self.locals[from].addr, dst, datagram);
-            }
-            Sent::Dropped(_) => self.counters.tx_refused += 1,
-        }
-        true
-    }
-
-    /// Hands the engine's events to their objects.
-    pub(super) fn report(&mut self, notices: &mut Vec<Notice>) {
-        while let Some(event) = self.engine.poll_event() {
-            match event {
-                Event::Completion { cq, wc, solicited } => {
-                    let (Some(cq), Some(qp)) = (self.cqs.get(&cq), self.qps.get(&wc.qp_num)) else {
-                        continue;
-                    };
-                    match cq.push(wc, Arc::clone(qp), solicited) {
-                        Pushed::Quiet | Pushed::Lost => {}
-                        Pushed::Event => notices.push(Notice::Completion(Arc::clone(cq))),
-                        Pushed::Overrun => {
-                            let (id, subject) = (cq.id, Subject::Cq(Arc::clone(cq)));
-                            let kind = ibv_event_type::IBV_EVENT_CQ_ERR;
-                            notices.push(Notice::Async(AsyncEvent { kind, subject }));
-                            self.engine.cq_overrun(id);
-                        }
-                    }
-                }
-                Event::Qp { qp_num, kind } => {
-                    if let Some(qp) = self.qps.get(&qp_num) {
-                        let subject = Subject::Qp(Arc::clone(qp));
-                        notices.push(Notice::Async(AsyncEvent { kind, subject }));
-                    }
-                }
-                Event::State { qp_num, state } => {
-                    if let Some(qp) = self.qps.get(&qp_num) {
-                        qp.set_state(state);
-                    }
-                }
-            }
+    /// Takes the link of a port up or down.
+    pub(super) fn set_up(&mut self, port: u8, up: bool) {
+        for local in self.locals.iter_mut().filter(|l| l.port == port) {
+            local.up = up;
         }
     }
 
@@ -484,31 +299,5 @@ impl Driver {
         {
             self.pcap = None;
         }
-    }
-}
-
-/// Records a frame, if frames are recorded; a file that cannot be written is given up.
-fn record(
-    pcap: &mut Option<Pcap<BufWriter<File>>>,
-    src: SocketAddr,
-    dst: SocketAddr,
-    datagram: &[u8],
-) {
-    let Some(file) = pcap else { return };
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = Instant::ZERO + since_epoch.unwrap_or_default();
-    if let Err(error) = file.record(now, src, dst, datagram) {
-        tracing::error!(%error, "the capture file cannot be written; capturing ends");
-        *pcap = None;
-    }
-}
-
-/// The engine's counter for a frame that the way in refused.
-fn refusal(why: IngressError) -> Refused {
-    match why {
-        IngressError::TooShort(_) => Refused::TooShort,
-        IngressError::BadIcrc => Refused::BadIcrc,
-        IngressError::UnknownOpcode(_) => Refused::UnknownOpcode,
-        IngressError::BadVersion(_) | IngressError::BadHeader(_) => Refused::BadHeader,
     }
 }

@@ -1,30 +1,28 @@
 //! Open devices.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::c_int;
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::offset_of;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use rdma_core_sys::dispatch::Mark;
 use rdma_core_sys::*;
 use rustix::io::Errno;
 
-use super::device::{self, Device, minus_one, name_of};
-use super::{cq, mw, port, post, qp, sys};
-use crate::core::PdId;
-use crate::node::{AsyncEvent, Cq, EventQueue, Node, Qp, lock};
+use super::device::{self, Device, name_of};
+use super::inventory::Objects;
+use super::{cq, cq_ex, minus_one, mw, port, post, qp, srq, sys, td, xrcd};
+use crate::node::{AsyncEvent, EventQueue, Node, lock};
 
-/// What lies behind `verbs_context::priv` of a software device: the mark by which any copy of this
-/// library in the process knows one, and the table that serves its objects.
-#[repr(C)]
-struct Private {
-    mark: [u8; 16],
-    verbs: &'static Verbs,
+/// By this any copy of this library in the process, and a preload library, knows our devices and contexts, and finds the functions
+/// that serve them.
+// SAFETY: `find` takes any C string, and what it finds are the functions of our own table, the required ones included.
+pub(super) static MARK: Mark = unsafe { Mark::new(find) };
+
+unsafe extern "C" fn find(name: *const c_char) -> *mut c_void {
+    // SAFETY: whoever asks a mark passes a C string.
+    let name = unsafe { CStr::from_ptr(name) };
+    (super::verbs_table().symbol(name)).unwrap_or(std::ptr::null_mut())
 }
-
-static PRIVATE: Private = Private {
-    mark: *b"rdma-soft device",
-    verbs: super::verbs_table(),
-};
 
 /// Our part of an open device.
 pub(super) struct Context {
@@ -35,16 +33,6 @@ pub(super) struct Context {
     /// The context's asynchronous events.
     pub(super) events: Arc<EventQueue<AsyncEvent>>,
     objects: Mutex<Objects>,
-}
-
-/// What was made in a context and not destroyed yet: closing the device ends it.
-#[derive(Default)]
-pub(super) struct Objects {
-    pub(super) pds: BTreeSet<PdId>,
-    /// By local key.
-    pub(super) mrs: BTreeSet<u32>,
-    pub(super) cqs: BTreeMap<u32, Arc<Cq>>,
-    pub(super) qps: BTreeMap<u32, Arc<Qp>>,
 }
 
 impl Context {
@@ -90,10 +78,20 @@ pub(super) fn create(device: &'static Device, node: Arc<Node>) -> Result<*mut ib
     let events = Arc::new(EventQueue::new()?);
     let mut abi = verbs_context::zeroed();
     abi.sz = size_of::<verbs_context>();
-    abi.priv_ = (&raw const PRIVATE).cast_mut().cast();
+    abi.priv_ = MARK.context_priv();
     abi.query_port = Some(port::query_port_ex);
     abi.query_device_ex = Some(device::query_device_ex);
+    abi.query_rt_values = Some(device::query_rt_values);
+    abi.alloc_td = Some(td::alloc_td);
+    abi.dealloc_td = Some(td::dealloc_td);
+    abi.alloc_parent_domain = Some(td::alloc_parent_domain);
+    abi.create_cq_ex = Some(cq_ex::create_cq_ex);
     abi.create_qp_ex = Some(qp::create_qp_ex);
+    abi.open_qp = Some(qp::open_qp);
+    abi.create_srq_ex = Some(srq::create_srq_ex);
+    abi.get_srq_num = Some(srq::get_srq_num);
+    abi.open_xrcd = Some(xrcd::open_xrcd);
+    abi.close_xrcd = Some(xrcd::close_xrcd);
     abi.context.device = device.as_abi();
     abi.context.ops = operations();
     abi.context.cmd_fd = -1;
@@ -102,6 +100,7 @@ pub(super) fn create(device: &'static Device, node: Arc<Node>) -> Result<*mut ib
     abi.context.abi_compat = VERBS_ABI_IS_EXTENDED as *mut _;
     let objects = Mutex::default();
     let forks = sys::forks();
+    node.add_context(&events);
     let soft = Context {
         device,
         node,
@@ -126,10 +125,8 @@ pub(super) unsafe fn is_ours(context: *mut ibv_context) -> bool {
     unsafe {
         (*context).abi_compat as usize == VERBS_ABI_IS_EXTENDED
             && std::ptr::eq(
-                (*context.byte_sub(SEEN).cast::<verbs_context>())
-                    .priv_
-                    .cast::<Private>(),
-                &PRIVATE,
+                (*context.byte_sub(SEEN).cast::<verbs_context>()).priv_,
+                MARK.context_priv(),
             )
     }
 }
@@ -163,22 +160,9 @@ pub(super) unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int
         Ok(closing) => closing,
         Err(errno) => return minus_one(errno),
     };
-    let left = std::mem::take(&mut *closing.objects());
-    let node = &closing.node;
     // Objects that the application left behind end here, as they do in the kernel: nothing may touch
-    // its memory afterwards. Users go before what they use, so no call is refused.
-    for qp in left.qps.values() {
-        let _ = node.destroy_qp(qp);
-    }
-    for lkey in left.mrs {
-        let _ = node.dereg_mr(lkey);
-    }
-    for cq in left.cqs.values() {
-        let _ = node.destroy_cq(cq);
-    }
-    for pd in left.pds {
-        let _ = node.dealloc_pd(pd);
-    }
+    // its memory afterwards.
+    std::mem::take(&mut *closing.objects()).end(&closing.node);
     let device = closing.device;
     tracing::debug!(device = name_of(device), "closed");
     // SAFETY: one of ours, made by `Box::into_raw` in `create`; the application is done with it.

@@ -1,58 +1,102 @@
 //! Memory regions.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rdma_core_sys::*;
 use rustix::io::Errno;
 
-use super::{fail, object, sys};
+use super::qp::named;
+use super::{fail, object, refuse, sys};
+use crate::core::CallError;
 use crate::mem::Region;
 
 /// Our part of an `ibv_mr`.
 pub(super) struct MrObject {
     lkey: u32,
+    /// The rights that it was registered with, or given since.
+    access: AtomicU32,
+}
+
+/// The rights that a program asks for, without those that are hints: a device that does not know them
+/// ignores them.
+///
+/// # Errors
+/// `EOPNOTSUPP` for on-demand paging.
+fn rights(access: u32) -> Result<ibv_access_flags, CallError> {
+    let access = ibv_access_flags::from_bits_retain(access & !IBV_ACCESS_OPTIONAL_RANGE);
+    if access.contains(ibv_access_flags::IBV_ACCESS_ON_DEMAND) {
+        return Err(CallError::new(
+            Errno::OPNOTSUPP,
+            "this device has no on-demand paging (IBV_ACCESS_ON_DEMAND)",
+        ));
+    }
+    Ok(access)
+}
+
+/// The memory `addr..addr + length`, for requests that name it from `iova` on.
+///
+/// # Errors
+/// `EINVAL` for a length of 0 (so do kernel drivers, whose `ib_umem_get` refuses it), for a range
+/// that wraps around, and for an `iova` that differs from `addr` in the offset within a page (uverbs
+/// checks that); `EFAULT` for memory that is not mapped.
+///
+/// # Safety
+/// `addr..addr + length` stays mapped until the region is deregistered or given other memory, as
+/// ibv_reg_mr(3) asks, with the rights that `access` promises to peers, and nobody holds a Rust
+/// reference to it meanwhile that excludes other access.
+unsafe fn memory(
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: ibv_access_flags,
+) -> Result<Region, CallError> {
+    let page_mask = rustix::param::page_size() as u64 - 1;
+    let start = addr as usize;
+    if addr.is_null() || length == 0 {
+        return Err(CallError::invalid("the address is null or the length is 0"));
+    }
+    if start.checked_add(length).is_none() || iova.checked_add(length as u64).is_none() {
+        return Err(CallError::invalid("the range wraps around"));
+    }
+    if (start as u64 ^ iova) & page_mask != 0 {
+        return Err(CallError::invalid(format!(
+            "the iova {iova:#x} and the address {start:#x} differ in the offset within a page"
+        )));
+    }
+    let write = access.contains(ibv_access_flags::IBV_ACCESS_LOCAL_WRITE);
+    sys::check_usable(start, length, write).map_err(|errno| {
+        let rights = if write { "written" } else { "read" };
+        CallError::new(
+            errno,
+            format!("{length} bytes from {start:#x} on cannot all be {rights}"),
+        )
+    })?;
+    // SAFETY: mapped now with the rights that `access` gives away (a region without local write is only ever
+    // read), and until deregistration by the caller's promise; `dereg_mr`, `rereg_mr` and the
+    // closing of the context end every use of the region before the application may unmap it.
+    Ok(unsafe { Region::from_raw(addr.cast(), length as u64) })
 }
 
 /// Registers `length` bytes at `addr` for requests that name them from `iova` on.
 ///
 /// # Errors
-/// `EINVAL` for a length of 0 (so do kernel drivers, whose `ib_umem_get` refuses it), for a range
-/// that wraps around, and for an `iova` that differs from `addr` in the offset within a page (uverbs
-/// checks that); `EFAULT` for memory that is not mapped; `EOPNOTSUPP` for on-demand paging.
+/// What [`rights`], [`memory`] and the engine refuse.
 ///
 /// # Safety
-/// `addr..addr + length` stays mapped until the region is deregistered, as ibv_reg_mr(3) asks, with
-/// the rights that `access` promises to peers, and nobody holds a Rust reference to it meanwhile
-/// that excludes other access.
+/// That of [`memory`].
 unsafe fn register(
     pd: *mut ibv_pd,
     addr: *mut c_void,
     length: usize,
     iova: u64,
     access: u32,
-) -> Result<*mut ibv_mr, Errno> {
+) -> Result<*mut ibv_mr, CallError> {
     // SAFETY: a PD that the application got from a verbs provider and has not freed.
     let (context, pd_soft) = unsafe { (object::context(pd)?, object::soft(pd)?) };
-    // Optional rights are hints: a device that does not know them ignores them.
-    let access = ibv_access_flags::from_bits_retain(access & !IBV_ACCESS_OPTIONAL_RANGE);
-    if access.contains(ibv_access_flags::IBV_ACCESS_ON_DEMAND) {
-        return Err(Errno::OPNOTSUPP);
-    }
-    let page_mask = rustix::param::page_size() as u64 - 1;
-    let start = addr as usize;
-    let wraps = start.checked_add(length).is_none() || iova.checked_add(length as u64).is_none();
-    if addr.is_null() || length == 0 || wraps || (start as u64 ^ iova) & page_mask != 0 {
-        return Err(Errno::INVAL);
-    }
-    sys::check_usable(
-        start,
-        length,
-        access.contains(ibv_access_flags::IBV_ACCESS_LOCAL_WRITE),
-    )?;
-    // SAFETY: mapped now with the rights that `access` gives away (a region without local write is only ever
-    // read), and until deregistration by the caller's promise; `dereg_mr` and the
-    // closing of the context end every use of the region before the application may unmap it.
-    let region = unsafe { Region::from_raw(addr.cast(), length as u64) };
+    let access = rights(access)?;
+    // SAFETY: the caller's promise.
+    let region = unsafe { memory(addr, length, iova, access)? };
     let keys = context.node.reg_mr(pd_soft.id, region, iova, access)?;
     context.objects().mrs.insert(keys.lkey);
     let mut abi = ibv_mr::zeroed();
@@ -64,7 +108,11 @@ unsafe fn register(
     abi.handle = keys.lkey;
     abi.lkey = keys.lkey;
     abi.rkey = keys.rkey;
-    Ok(object::create(abi, MrObject { lkey: keys.lkey }))
+    let soft = MrObject {
+        lkey: keys.lkey,
+        access: AtomicU32::new(access.bits()),
+    };
+    Ok(object::create(abi, soft))
 }
 
 /// Where requests find a region that was registered without naming an address for it.
@@ -112,33 +160,97 @@ pub(super) unsafe extern "C" fn reg_mr_iova2(
 }
 
 pub(super) unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: an MR that the application got from a verbs provider and has not deregistered.
-    let freed = unsafe { object::context(mr).and_then(|c| Ok((c, object::soft(mr)?))) }.and_then(
-        |(context, soft)| {
-            context.node.dereg_mr(soft.lkey)?;
-            context.objects().mrs.remove(&soft.lkey);
-            Ok(())
-        },
-    );
-    match freed {
-        Ok(()) => {
-            // SAFETY: one of ours, and the engine has forgotten it: the application is done with it.
-            unsafe { object::free(mr) };
-            0
-        }
-        Err(errno) => errno.raw_os_error(),
+    let dereg = || -> Result<(), CallError> {
+        // SAFETY: an MR that the application got from a verbs provider and has not deregistered.
+        let (context, soft) = unsafe { (object::context(mr)?, object::soft(mr)?) };
+        context.node.dereg_mr(soft.lkey)?;
+        context.objects().mrs.remove(&soft.lkey);
+        Ok(())
+    };
+    if let Err(error) = dereg() {
+        return refuse(error);
     }
+    // SAFETY: one of ours, and the engine has forgotten it: the application is done with it.
+    unsafe { object::free(mr) };
+    0
 }
 
-/// Regions are not changed in place: deregister and register.
+/// Changes a region in place: the memory, the protection domain, the rights, as `flags` say. What is
+/// refused leaves the region as it was, so the code for that is always `IBV_REREG_MR_ERR_INPUT`
+/// (ibv_rereg_mr(3)); `errno` says more.
 pub(super) unsafe extern "C" fn rereg_mr(
-    _mr: *mut ibv_mr,
-    _flags: c_int,
-    _pd: *mut ibv_pd,
-    _addr: *mut c_void,
-    _length: usize,
-    _access: c_int,
+    mr: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
 ) -> c_int {
-    sys::set_errno(Errno::OPNOTSUPP);
-    ibv_rereg_mr_err_code::IBV_REREG_MR_ERR_INPUT.0
+    let flags = ibv_rereg_mr_flags::from_bits_retain(flags as u32);
+    let rereg = || -> Result<(), CallError> {
+        // SAFETY: an MR that the application got from a verbs provider and has not deregistered.
+        let (context, soft) = unsafe { (object::context(mr)?, object::soft(mr)?) };
+        let known =
+            IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
+        if flags.is_empty() || flags.bits() & !known.bits() != 0 {
+            return Err(CallError::invalid(format!(
+                "flags is {:#x}: one or more of IBV_REREG_MR_CHANGE_TRANSLATION, _PD and _ACCESS",
+                flags.bits()
+            )));
+        }
+        if access != 0 && !flags.contains(IBV_REREG_MR_CHANGE_ACCESS) {
+            return Err(CallError::invalid(
+                "access is given, but not IBV_REREG_MR_CHANGE_ACCESS",
+            ));
+        }
+        let new_access = match flags.contains(IBV_REREG_MR_CHANGE_ACCESS) {
+            true => Some(rights(access as u32)?),
+            false => None,
+        };
+        let now = new_access.unwrap_or_else(|| {
+            ibv_access_flags::from_bits_retain(soft.access.load(Ordering::Acquire))
+        });
+        let moves = flags.contains(IBV_REREG_MR_CHANGE_TRANSLATION);
+        // SAFETY: a live MR of ours, as found out above.
+        let (old_addr, old_length) = unsafe { ((*mr).addr, (*mr).length) };
+        let new_memory = if moves {
+            let iova = own_address(addr, now.bits());
+            // SAFETY: the application keeps the promises of ibv_rereg_mr(3): the new memory stays
+            // mapped as that of ibv_reg_mr(3) does.
+            Some((unsafe { memory(addr, length, iova, now)? }, iova))
+        } else {
+            if new_access.is_some() {
+                // The rights must be those of the memory itself.
+                let write = now.contains(ibv_access_flags::IBV_ACCESS_LOCAL_WRITE);
+                sys::check_usable(old_addr as usize, old_length, write)?;
+            }
+            None
+        };
+        let new_pd = if flags.contains(IBV_REREG_MR_CHANGE_PD) {
+            // SAFETY: a PD that the application got from a verbs provider and has not freed.
+            let found = unsafe { named((*mr).context, "pd", pd)? };
+            Some(found.ok_or_else(|| CallError::invalid("pd is null"))?.id)
+        } else {
+            None
+        };
+        context
+            .node
+            .rereg_mr(soft.lkey, new_memory, new_pd, new_access)?;
+        soft.access.store(now.bits(), Ordering::Release);
+        Ok(())
+    };
+    if let Err(error) = rereg() {
+        sys::set_errno(Errno::from_raw_os_error(refuse(error)));
+        return ibv_rereg_mr_err_code::IBV_REREG_MR_ERR_INPUT.0;
+    }
+    // SAFETY: a live MR of ours, as found out above.
+    unsafe {
+        if flags.contains(IBV_REREG_MR_CHANGE_TRANSLATION) {
+            ((*mr).addr, (*mr).length) = (addr, length);
+        }
+        if flags.contains(IBV_REREG_MR_CHANGE_PD) {
+            (*mr).pd = pd;
+        }
+    }
+    0
 }

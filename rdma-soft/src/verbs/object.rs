@@ -1,16 +1,22 @@
 //! C objects of this device: the ABI's struct first, our part behind it.
 
 use rdma_core_sys::{
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_mr, ibv_pd, ibv_qp, ibv_qp_ex,
+    ibv_ah, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_mr, ibv_mw, ibv_pd, ibv_qp,
+    ibv_qp_ex, ibv_srq, ibv_td, ibv_xrcd,
 };
 use rustix::io::Errno;
 
+use super::ah::AhObject;
 use super::channel::Channel;
 use super::context::Context;
 use super::cq::CqObject;
 use super::mr::MrObject;
+use super::mw::MwObject;
 use super::pd::PdObject;
 use super::qp::QpObject;
+use super::srq::SrqObject;
+use super::td::TdObject;
+use super::xrcd::XrcdObject;
 
 /// A C struct that a verbs call hands out a pointer to.
 pub(super) trait Abi: Sized {
@@ -46,6 +52,11 @@ abi! {
     ibv_comp_channel: ibv_comp_channel, Channel;
     ibv_cq: ibv_cq_ex, CqObject;
     ibv_qp: ibv_qp_ex, QpObject;
+    ibv_srq: ibv_srq, SrqObject;
+    ibv_ah: ibv_ah, AhObject;
+    ibv_mw: ibv_mw, MwObject;
+    ibv_xrcd: ibv_xrcd, XrcdObject;
+    ibv_td: ibv_td, TdObject;
 }
 
 /// One allocation: the ABI's struct, which C reads and writes, then our part.

@@ -1,50 +1,69 @@
 //! Protection domains.
 
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rdma_core_sys::{ibv_context, ibv_pd};
 
-use super::{context, fail, object};
-use crate::core::PdId;
+use super::td::{self, Parent};
+use super::{context, fail, object, refuse};
+use crate::core::{CallError, PdId};
 
 /// Our part of an `ibv_pd`.
 pub(super) struct PdObject {
+    /// The protection domain; for a parent domain, the one that it stands for.
     pub(super) id: PdId,
+    /// What a parent domain is made of.
+    pub(super) parent: Option<Parent>,
+    /// Parent domains that stand for this one.
+    pub(super) parents: AtomicUsize,
+}
+
+impl PdObject {
+    pub(super) fn new(id: PdId, parent: Option<Parent>) -> PdObject {
+        let parents = AtomicUsize::new(0);
+        PdObject {
+            id,
+            parent,
+            parents,
+        }
+    }
 }
 
 pub(super) unsafe extern "C" fn alloc_pd(ctx: *mut ibv_context) -> *mut ibv_pd {
-    // SAFETY: a context that the application got from a verbs provider and has not closed.
-    let made = unsafe { context::soft(ctx) }.and_then(|context| {
+    let alloc = || -> Result<*mut ibv_pd, CallError> {
+        // SAFETY: a context that the application got from a verbs provider and has not closed.
+        let context = unsafe { context::soft(ctx)? };
         let id = context.node.alloc_pd()?;
         context.objects().pds.insert(id);
-        Ok(id)
-    });
-    match made {
-        Ok(id) => {
-            let mut abi = ibv_pd::zeroed();
-            abi.context = ctx;
-            abi.handle = id.0;
-            object::create(abi, PdObject { id })
-        }
-        Err(errno) => fail(errno),
-    }
+        let mut abi = ibv_pd::zeroed();
+        abi.context = ctx;
+        abi.handle = id.0;
+        Ok(object::create(abi, PdObject::new(id, None)))
+    };
+    alloc().unwrap_or_else(fail)
 }
 
 pub(super) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: a PD that the application got from a verbs provider and has not freed.
-    let freed = unsafe { object::context(pd).and_then(|c| Ok((c, object::soft(pd)?))) }.and_then(
-        |(context, soft)| {
-            context.node.dealloc_pd(soft.id)?;
-            context.objects().pds.remove(&soft.id);
-            Ok(())
-        },
-    );
-    match freed {
-        Ok(()) => {
-            // SAFETY: one of ours, and no MR or QP uses it: the application is done with it.
-            unsafe { object::free(pd) };
-            0
+    let dealloc = || -> Result<(), CallError> {
+        // SAFETY: a PD that the application got from a verbs provider and has not freed.
+        let (context, soft) = unsafe { (object::context(pd)?, object::soft(pd)?) };
+        if let Some(parent) = &soft.parent {
+            // SAFETY: the parent domain is freed below.
+            unsafe { td::release(parent) };
+            return Ok(());
         }
-        Err(errno) => errno.raw_os_error(),
+        if soft.parents.load(Ordering::Acquire) > 0 {
+            return Err(CallError::busy("parent domains are made of the PD"));
+        }
+        context.node.dealloc_pd(soft.id)?;
+        context.objects().pds.remove(&soft.id);
+        Ok(())
+    };
+    if let Err(error) = dealloc() {
+        return refuse(error);
     }
+    // SAFETY: one of ours, and nothing uses it: the application is done with it.
+    unsafe { object::free(pd) };
+    0
 }

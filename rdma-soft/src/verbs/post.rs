@@ -4,12 +4,15 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
+use rdma_core_sys::rules::Transport;
 use rdma_core_sys::*;
 use rustix::io::Errno;
 
-use super::object;
 use super::qp::QpObject;
-use crate::core::{Data, InlineData, RecvWqe, Remote, SendOp, SendWqe, Sge, SgeList};
+use super::{ah, mw, object, refuse};
+use crate::core::{
+    Ah, CallError, Data, InlineData, RecvWqe, Remote, SendOp, SendWqe, Sge, SgeList,
+};
 use crate::mem::Region;
 use crate::node::Posting;
 
@@ -19,14 +22,19 @@ pub(super) unsafe extern "C" fn post_send(
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
     // SAFETY: a QP that the application got from a verbs provider and has not destroyed.
-    let soft = match unsafe { object::soft(qp) } {
+    let soft: &QpObject = match unsafe { object::soft(qp) } {
         Ok(soft) => soft,
-        Err(errno) => return refuse(errno, wr, bad_wr),
+        Err(error) => return bad(error, wr, bad_wr),
     };
+    if let Err(error) = check_send_queue(soft) {
+        return bad(error, wr, bad_wr);
+    }
     let mut queue = soft.qp.post_send();
     let (accepted, outcome) = stage(&mut queue, wr, bad_wr, |request, seq| {
-        // SAFETY: not null, so it is a request of the list that ibv_post_send(3) asks for.
-        unsafe { Ok((send_request(soft, request, seq)?, (*request).next)) }
+        // SAFETY: not null, so it is a request of the list that ibv_post_send(3) asks for, and the QP
+        // is one of ours.
+        let (wqe, next) = unsafe { (send_request(qp, soft, request, seq)?, (*request).next) };
+        Ok((wqe, wqe.signaled, next))
     });
     drop(queue);
     if accepted {
@@ -41,14 +49,18 @@ pub(super) unsafe extern "C" fn post_recv(
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: a QP that the application got from a verbs provider and has not destroyed.
-    let soft = match unsafe { object::soft(qp) } {
+    let soft: &QpObject = match unsafe { object::soft(qp) } {
         Ok(soft) => soft,
-        Err(errno) => return refuse(errno, wr, bad_wr),
+        Err(error) => return bad(error, wr, bad_wr),
     };
+    if let Err(error) = check_recv_queue(soft) {
+        return bad(error, wr, bad_wr);
+    }
     let mut queue = soft.qp.post_recv();
+    let max_sge = soft.init.max_recv_sge;
     let (accepted, outcome) = stage(&mut queue, wr, bad_wr, |request, seq| {
         // SAFETY: not null, so it is a request of the list that ibv_post_recv(3) asks for.
-        unsafe { Ok((recv_request(soft, request, seq)?, (*request).next)) }
+        unsafe { Ok((recv_request(max_sge, request, seq)?, true, (*request).next)) }
     });
     let flushes = queue.flushes();
     drop(queue);
@@ -60,63 +72,108 @@ pub(super) unsafe extern "C" fn post_recv(
     outcome
 }
 
+pub(super) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: an SRQ that the application got from a verbs provider and has not destroyed.
+    let soft = match unsafe { object::soft(srq) } {
+        Ok(soft) => soft,
+        Err(error) => return bad(error, wr, bad_wr),
+    };
+    let mut queue = soft.srq.post();
+    let max_sge = soft.init.max_sge;
+    let (accepted, outcome) = stage(&mut queue, wr, bad_wr, |request, seq| {
+        // SAFETY: not null, so it is a request of the list that ibv_post_srq_recv(3) asks for.
+        unsafe { Ok((recv_request(max_sge, request, seq)?, true, (*request).next)) }
+    });
+    drop(queue);
+    if accepted {
+        soft.node.mark_srq(&soft.srq);
+    }
+    outcome
+}
+
+/// `EINVAL` for a QP that takes no sends in any state.
+pub(super) fn check_send_queue(soft: &QpObject) -> Result<(), CallError> {
+    match soft.init.transport {
+        Transport::XrcTgt => Err(CallError::invalid("XRC_RECV: a target has no send queue")),
+        _ => Ok(()),
+    }
+}
+
+/// `EINVAL` for a QP that has no receive queue.
+fn check_recv_queue(soft: &QpObject) -> Result<(), CallError> {
+    let why = match soft.init.transport {
+        Transport::XrcIni => "XRC_SEND: initiator QPs have no receive queue",
+        Transport::XrcTgt => {
+            "XRC_RECV: a target has no receive queue: post to the SRQs of its domain"
+        }
+        _ if soft.init.srq.is_some() => {
+            "the QP takes its receives from an SRQ: post them there (ibv_post_srq_recv)"
+        }
+        _ => return Ok(()),
+    };
+    Err(CallError::invalid(why))
+}
+
 /// Appends the requests of a list to a queue, up to the first one that is refused. `take` reads a
-/// request, which is not null, for a position, and gives the one after it.
+/// request, which is not null, for a position, and gives whether it is signaled, and the one after it.
 ///
 /// Returns whether any was accepted, and what the post call returns.
 fn stage<R, W>(
     queue: &mut Posting<'_, W>,
     list: *mut R,
     bad_wr: *mut *mut R,
-    take: impl Fn(*mut R, u64) -> Result<(W, *mut R), Errno>,
+    take: impl Fn(*mut R, u64) -> Result<(W, bool, *mut R), CallError>,
 ) -> (bool, c_int) {
     let (mut next, mut accepted) = (list, false);
     // The list ends at the latest when the queue is full, even if it is a circle.
     while !next.is_null() {
         match queue.slot().and_then(|seq| take(next, seq)) {
-            Ok((wqe, after)) => {
-                queue.push(wqe);
+            Ok((wqe, signaled, after)) => {
+                queue.push(wqe, signaled);
                 (next, accepted) = (after, true);
             }
-            Err(errno) => return (accepted, refuse(errno, next, bad_wr)),
+            Err(error) => return (accepted, bad(error, next, bad_wr)),
         }
     }
     (accepted, 0)
 }
 
-/// There are no shared receive queues yet.
-pub(super) unsafe extern "C" fn post_srq_recv(
-    _srq: *mut ibv_srq,
-    wr: *mut ibv_recv_wr,
-    bad_wr: *mut *mut ibv_recv_wr,
-) -> c_int {
-    refuse(Errno::OPNOTSUPP, wr, bad_wr)
-}
-
 /// Names the request that was refused, and why.
-fn refuse<W>(errno: Errno, wr: *mut W, bad_wr: *mut *mut W) -> c_int {
+#[cold]
+fn bad<W>(error: impl Into<CallError>, wr: *mut W, bad_wr: *mut *mut W) -> c_int {
     if !bad_wr.is_null() {
         // SAFETY: not null, so it is the place that ibv_post_send(3) and ibv_post_recv(3) ask for.
         unsafe { *bad_wr = wr };
     }
-    errno.raw_os_error()
+    refuse(error)
 }
 
-/// The entries of a request.
+/// The entries of a request as they lie in the application's memory.
 ///
 /// # Errors
 /// `EINVAL` for a count that is negative or above `max`, and for a missing list.
 ///
 /// # Safety
 /// `list` is null or holds `count` entries.
-unsafe fn entries(
+unsafe fn read_entries(
     list: *mut ibv_sge,
     count: c_int,
     max: u32,
-) -> Result<impl Iterator<Item = Sge>, Errno> {
-    let count = u32::try_from(count).map_err(|_| Errno::INVAL)?;
-    if count > max || (count > 0 && list.is_null()) {
-        return Err(Errno::INVAL);
+) -> Result<impl Iterator<Item = Sge>, CallError> {
+    let count = match u32::try_from(count) {
+        Ok(count) if count <= max => count,
+        _ => {
+            return Err(CallError::invalid(format!(
+                "num_sge is {count}: the queue was created for at most {max}"
+            )));
+        }
+    };
+    if count > 0 && list.is_null() {
+        return Err(CallError::invalid("sg_list is null, but num_sge is not 0"));
     }
     Ok((0..count as usize).map(move |at| {
         // SAFETY: `at` is below the count, and the caller says that the list holds so many.
@@ -129,65 +186,86 @@ unsafe fn entries(
     }))
 }
 
-/// Collects entries; `EINVAL` if there are more than a request has room for.
-fn collect(entries: impl Iterator<Item = Sge>) -> Result<SgeList, Errno> {
-    let mut list = SgeList::new();
-    for sge in entries {
-        if !list.push(sge) {
-            return Err(Errno::INVAL);
+/// The entries of a request.
+///
+/// # Errors
+/// `EINVAL` for a count that is negative, above `max` or above what a request has room for, and for a
+/// missing list.
+///
+/// # Safety
+/// `list` is null or holds `count` entries.
+pub(super) unsafe fn entries(
+    list: *mut ibv_sge,
+    count: c_int,
+    max: u32,
+) -> Result<SgeList, CallError> {
+    let mut entries = SgeList::new();
+    // SAFETY: the caller's promise.
+    for sge in unsafe { read_entries(list, count, max)? } {
+        if !entries.push(sge) {
+            return Err(CallError::invalid("more entries than a request has room for"));
         }
     }
-    Ok(list)
+    Ok(entries)
 }
 
-/// Copies inline data out of the application's memory.
+/// Copies inline data out of the application's memory: ranges of it, by address and length.
 ///
 /// # Errors
 /// `EINVAL` if it is longer than the QP takes, or at no address.
 ///
 /// # Safety
-/// Each entry names readable memory.
-unsafe fn copy_inline(entries: impl Iterator<Item = Sge>, max: u32) -> Result<InlineData, Errno> {
+/// Each range is readable memory.
+pub(super) unsafe fn copy_inline(
+    ranges: impl Iterator<Item = (u64, usize)>,
+    max: u32,
+) -> Result<InlineData, CallError> {
+    let too_long = || {
+        CallError::invalid(format!(
+            "the inline data is longer than the QP's max_inline_data, {max}"
+        ))
+    };
     let mut data = InlineData::default();
-    let mut left = max;
-    for sge in entries.filter(|sge| sge.len > 0) {
-        left = left.checked_sub(sge.len).ok_or(Errno::INVAL)?;
-        let room = data.grow(sge.len as usize).ok_or(Errno::INVAL)?;
-        let from = sge.addr as usize as *mut u8;
+    let mut left = max as usize;
+    for (addr, len) in ranges.filter(|&(_, len)| len > 0) {
+        left = left.checked_sub(len).ok_or_else(too_long)?;
+        let room = data.grow(len).ok_or_else(too_long)?;
+        let from = addr as usize as *mut u8;
         if from.is_null() {
-            return Err(Errno::INVAL);
+            return Err(CallError::invalid("the inline data is at address 0"));
         }
         // SAFETY: readable for `len` bytes by the caller's promise; the region only lives here, and
         // is only read.
-        let from = unsafe { Region::from_raw(from, sge.len.into()) };
+        let from = unsafe { Region::from_raw(from, len as u64) };
         from.read(0, room).map_err(|_| Errno::INVAL)?;
     }
     Ok(data)
 }
 
-/// Checks and copies a send request.
+/// The operation of a send request.
 ///
 /// # Errors
-/// `EINVAL` for an unknown opcode, too many entries, inline data that is too long or that the
-/// operation cannot carry, a message above the port's `max_msg_sz`, and an atomic whose entries are
-/// not 8 bytes long in all; `EOPNOTSUPP` for an operation that verbs know and this device does not.
+/// `EINVAL` for an unknown opcode; `EOPNOTSUPP` for one that verbs know and this device does not; and
+/// what [`ah::of`] and [`mw::binding`] refuse.
 ///
 /// # Safety
-/// `wr` is a request as ibv_post_send(3) asks for.
-unsafe fn send_request(soft: &QpObject, wr: *mut ibv_send_wr, seq: u64) -> Result<SendWqe, Errno> {
+/// `qp` is a live QP of ours, and `soft` its part; `wr` is a request as ibv_post_send(3) asks for.
+unsafe fn operation(
+    qp: *mut ibv_qp,
+    soft: &QpObject,
+    wr: *mut ibv_send_wr,
+) -> Result<SendOp, CallError> {
     use ibv_wr_opcode as Op;
-    // SAFETY: the caller's promise. Fields are read one by one: those that the opcode does not use
-    // may be uninitialised.
-    let (wr_id, opcode, flags) = unsafe {
-        (
-            (*wr).wr_id,
-            (*wr).opcode,
-            ibv_send_flags::from_bits_retain((*wr).send_flags),
-        )
-    };
+    // Fields are read one by one: those that the opcode does not use may be uninitialised.
+    // SAFETY: the caller's promise.
+    let opcode = unsafe { (*wr).opcode };
     let imm = || {
         // SAFETY: the caller's promise; only called for opcodes with immediate data.
-        u32::from_be(unsafe { (*wr).imm.imm_data })
+        Some(u32::from_be(unsafe { (*wr).imm.imm_data }))
+    };
+    let key = || {
+        // SAFETY: the caller's promise; only called for opcodes that invalidate a key.
+        unsafe { (*wr).imm.invalidate_rkey }
     };
     let rdma = || {
         // SAFETY: the caller's promise; only called for RDMA opcodes.
@@ -199,16 +277,38 @@ unsafe fn send_request(soft: &QpObject, wr: *mut ibv_send_wr, seq: u64) -> Resul
         let (addr, rkey) = unsafe { ((*wr).wr.atomic.remote_addr, (*wr).wr.atomic.rkey) };
         Remote { addr, rkey }
     };
-    let op = match opcode {
-        Op::IBV_WR_SEND => SendOp::Send { imm: None },
-        Op::IBV_WR_SEND_WITH_IMM => SendOp::Send { imm: Some(imm()) },
+    let send = |imm| -> Result<SendOp, CallError> {
+        if soft.init.transport != Transport::Ud {
+            let invalidate = None;
+            return Ok(SendOp::Send { imm, invalidate });
+        }
+        // SAFETY: the caller's promise: a UD request names where it goes, with an address handle that
+        // the application got from a verbs provider and has not destroyed.
+        let (ah, to) = unsafe {
+            let to = (*wr).wr.ud;
+            (ah::of(qp, to.ah)?, to)
+        };
+        Ok(SendOp::Datagram {
+            ah,
+            qp_num: to.remote_qpn,
+            qkey: to.remote_qkey,
+            imm,
+        })
+    };
+    Ok(match opcode {
+        Op::IBV_WR_SEND => send(None)?,
+        Op::IBV_WR_SEND_WITH_IMM => send(imm())?,
+        Op::IBV_WR_SEND_WITH_INV => SendOp::Send {
+            imm: None,
+            invalidate: Some(key()),
+        },
         Op::IBV_WR_RDMA_WRITE => SendOp::Write {
             remote: rdma(),
             imm: None,
         },
         Op::IBV_WR_RDMA_WRITE_WITH_IMM => SendOp::Write {
             remote: rdma(),
-            imm: Some(imm()),
+            imm: imm(),
         },
         Op::IBV_WR_RDMA_READ => SendOp::Read { remote: rdma() },
         Op::IBV_WR_ATOMIC_CMP_AND_SWP => {
@@ -228,35 +328,210 @@ unsafe fn send_request(soft: &QpObject, wr: *mut ibv_send_wr, seq: u64) -> Resul
                 add,
             }
         }
-        _ if opcode.name().is_some() => return Err(Errno::OPNOTSUPP),
-        _ => return Err(Errno::INVAL),
-    };
-    // SAFETY: the caller's promise.
-    let entries = unsafe { entries((*wr).sg_list, (*wr).num_sge, soft.init.max_send_sge)? };
-    let data = if flags.contains(ibv_send_flags::IBV_SEND_INLINE) {
-        if op.is_fetch() {
-            return Err(Errno::INVAL);
+        Op::IBV_WR_LOCAL_INV => SendOp::LocalInvalidate { rkey: key() },
+        Op::IBV_WR_BIND_MW => {
+            // SAFETY: the caller's promise: the window and what it is bound to are set for this
+            // opcode, live objects if they are not null.
+            unsafe {
+                let bind = (*wr).ext.bind_mw;
+                SendOp::BindWindow(mw::binding(qp, bind.mw, bind.rkey, &bind.bind_info)?)
+            }
         }
-        // SAFETY: the entries of an inline request name readable memory (ibv_post_send(3)).
-        Data::Inline(unsafe { copy_inline(entries, soft.init.max_inline)? })
-    } else {
-        Data::Sges(collect(entries)?)
-    };
-    let len = data.len();
-    let is_atomic = matches!(op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
-    let max_msg_sz = u64::from(soft.max_msg_sz.load(Ordering::Acquire));
-    if len > max_msg_sz || (is_atomic && len != 8) {
-        return Err(Errno::INVAL);
-    }
+        _ => {
+            return Err(match opcode.name() {
+                Some(name) => {
+                    let why = format!("this device does not do {name}");
+                    CallError::new(Errno::OPNOTSUPP, why)
+                }
+                None => CallError::invalid(format!("opcode {} is none of verbs'", opcode.0)),
+            });
+        }
+    })
+}
+
+/// A send request in parts, as it is being built.
+pub(super) struct Parts {
+    /// The application's mark.
+    pub(super) wr_id: u64,
+    /// How it is carried out.
+    pub(super) flags: ibv_send_flags,
+    /// What it does.
+    pub(super) op: SendOp,
+    /// Its bytes.
+    pub(super) data: Data,
+    /// The peer's SRQ, for XRC.
+    pub(super) xrc_srq: u32,
+}
+
+/// Where requests come before they have a place in their queue.
+const NO_SEQ: u64 = 0;
+
+/// Makes a send request of its parts; its place in the queue is still to be set.
+///
+/// # Errors
+/// `EINVAL` for an operation that the transport has not ([`Transport::supports`]), for inline data of
+/// an operation that fetches, for a message above the port's `max_msg_sz` (UD: above its MTU), for an
+/// atomic whose entries are not 8 bytes long in all, for numbers of more than 24 bits, and for a
+/// datagram without an address handle or with one of another protection domain or port.
+#[inline]
+pub(super) fn build(soft: &QpObject, parts: &Parts) -> Result<SendWqe, CallError> {
+    check(soft, parts)?;
     Ok(SendWqe {
+        wr_id: parts.wr_id,
+        seq: NO_SEQ,
+        op: parts.op,
+        data: parts.data,
+        signaled: soft.init.sq_sig_all || parts.flags.contains(IBV_SEND_SIGNALED),
+        solicited: parts.flags.contains(IBV_SEND_SOLICITED),
+        fence: parts.flags.contains(IBV_SEND_FENCE),
+        xrc_srq: parts.xrc_srq,
+    })
+}
+
+/// The opcode of an operation.
+fn opcode(op: &SendOp) -> ibv_wr_opcode {
+    match op {
+        SendOp::Send {
+            invalidate: Some(_),
+            ..
+        } => IBV_WR_SEND_WITH_INV,
+        SendOp::Send { imm: Some(_), .. } | SendOp::Datagram { imm: Some(_), .. } => {
+            IBV_WR_SEND_WITH_IMM
+        }
+        SendOp::Send { .. } | SendOp::Datagram { .. } => IBV_WR_SEND,
+        SendOp::Write { imm: Some(_), .. } => IBV_WR_RDMA_WRITE_WITH_IMM,
+        SendOp::Write { .. } => IBV_WR_RDMA_WRITE,
+        SendOp::Read { .. } => IBV_WR_RDMA_READ,
+        SendOp::CompareSwap { .. } => IBV_WR_ATOMIC_CMP_AND_SWP,
+        SendOp::FetchAdd { .. } => IBV_WR_ATOMIC_FETCH_AND_ADD,
+        SendOp::LocalInvalidate { .. } => IBV_WR_LOCAL_INV,
+        SendOp::BindWindow(_) => IBV_WR_BIND_MW,
+    }
+}
+
+fn check(soft: &QpObject, parts: &Parts) -> Result<(), CallError> {
+    let (transport, op) = (soft.init.transport, &parts.op);
+    if !transport.supports(opcode(op)) {
+        let what = opcode(op).name().unwrap_or_default();
+        return Err(CallError::invalid(format!("{transport} has no {what}")));
+    }
+    match op {
+        SendOp::Datagram { ah, qp_num, .. } => check_datagram(soft, ah, *qp_num)?,
+        _ if transport == Transport::Ud => {
+            return Err(CallError::invalid(
+                "a UD request names where it goes: ibv_wr_set_ud_addr is missing",
+            ));
+        }
+        _ => {}
+    }
+    if op.is_fetch() && matches!(parts.data, Data::Inline(_)) {
+        return Err(CallError::invalid(
+            "IBV_SEND_INLINE is for data that is sent: a READ or an atomic brings some back",
+        ));
+    }
+    let len = parts.data.len();
+    let max = u64::from(soft.max_message.load(Ordering::Acquire));
+    if len > max {
+        let limit = match transport {
+            Transport::Ud => "the active MTU of the QP's port",
+            _ => "max_msg_sz of the QP's port",
+        };
+        return Err(CallError::invalid(format!("{len} bytes: {limit} is {max}")));
+    }
+    let is_atomic = matches!(op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
+    if is_atomic && len != 8 {
+        return Err(CallError::invalid(format!(
+            "the entries of an atomic are {len} bytes in all: it brings back 8"
+        )));
+    }
+    if transport == Transport::XrcIni && !op.is_local() && parts.xrc_srq > 0xff_ffff {
+        return Err(CallError::invalid(format!(
+            "remote_srqn is {:#x}: SRQ numbers have 24 bits",
+            parts.xrc_srq
+        )));
+    }
+    Ok(())
+}
+
+fn check_datagram(soft: &QpObject, ah: &Ah, qp_num: u32) -> Result<(), CallError> {
+    if Some(ah.pd()) != soft.init.pd {
+        return Err(CallError::invalid(
+            "the address handle belongs to another protection domain than the QP",
+        ));
+    }
+    let port = soft.port.load(Ordering::Acquire);
+    if ah.port() != port {
+        return Err(CallError::invalid(format!(
+            "the address handle is for port {}, the QP is on port {port}",
+            ah.port()
+        )));
+    }
+    if qp_num > 0xff_ffff {
+        return Err(CallError::invalid(format!(
+            "remote_qpn is {qp_num:#x}: QP numbers have 24 bits"
+        )));
+    }
+    Ok(())
+}
+
+/// Checks and copies a send request. A window that it binds reports the new key at once, as the
+/// application's messages to the peer follow this request.
+///
+/// # Errors
+/// `EINVAL` for too many entries and for inline data that is too long, and what [`operation`] and
+/// [`build`] refuse.
+///
+/// # Safety
+/// `qp` is a live QP of ours, and `soft` its part; `wr` is a request as ibv_post_send(3) asks for.
+unsafe fn send_request(
+    qp: *mut ibv_qp,
+    soft: &QpObject,
+    wr: *mut ibv_send_wr,
+    seq: u64,
+) -> Result<SendWqe, CallError> {
+    // SAFETY: the caller's promise.
+    let op = unsafe { operation(qp, soft, wr)? };
+    // SAFETY: the caller's promise. The number of an SRQ is only read where there is one.
+    let (wr_id, flags, xrc_srq) = unsafe {
+        let xrc_srq = match soft.init.transport {
+            Transport::XrcIni => (*wr).qp_type.xrc.remote_srqn,
+            _ => 0,
+        };
+        let flags = ibv_send_flags::from_bits_retain((*wr).send_flags);
+        ((*wr).wr_id, flags, xrc_srq)
+    };
+    let inline = flags.contains(IBV_SEND_INLINE);
+    let data = if op.is_local() {
+        Data::Sges(SgeList::new())
+    } else if inline && op.is_fetch() {
+        // Refused below; what the entries name is not to be read.
+        Data::Inline(InlineData::default())
+    } else if inline {
+        // SAFETY: the caller's promise; the entries of an inline request name readable memory
+        // (ibv_post_send(3)).
+        unsafe {
+            let list = read_entries((*wr).sg_list, (*wr).num_sge, soft.init.max_send_sge)?;
+            let ranges = list.map(|sge| (sge.addr, sge.len as usize));
+            Data::Inline(copy_inline(ranges, soft.init.max_inline)?)
+        }
+    } else {
+        // SAFETY: the caller's promise.
+        Data::Sges(unsafe { entries((*wr).sg_list, (*wr).num_sge, soft.init.max_send_sge)? })
+    };
+    let parts = Parts {
         wr_id,
-        seq,
+        flags,
         op,
         data,
-        signaled: soft.init.sq_sig_all || flags.contains(ibv_send_flags::IBV_SEND_SIGNALED),
-        solicited: flags.contains(ibv_send_flags::IBV_SEND_SOLICITED),
-        fence: flags.contains(ibv_send_flags::IBV_SEND_FENCE),
-    })
+        xrc_srq,
+    };
+    let mut wqe = build(soft, &parts)?;
+    wqe.seq = seq;
+    if let SendOp::BindWindow(bind) = &wqe.op {
+        // SAFETY: the caller's promise, and `operation` found the window to be one of ours.
+        unsafe { (*(*wr).ext.bind_mw.mw).rkey = bind.rkey };
+    }
+    Ok(wqe)
 }
 
 /// Checks and copies a receive request.
@@ -266,17 +541,13 @@ unsafe fn send_request(soft: &QpObject, wr: *mut ibv_send_wr, seq: u64) -> Resul
 ///
 /// # Safety
 /// `wr` is a request as ibv_post_recv(3) asks for.
-unsafe fn recv_request(soft: &QpObject, wr: *mut ibv_recv_wr, seq: u64) -> Result<RecvWqe, Errno> {
+unsafe fn recv_request(
+    max_sge: u32,
+    wr: *mut ibv_recv_wr,
+    seq: u64,
+) -> Result<RecvWqe, CallError> {
     // SAFETY: the caller's promise.
-    let (wr_id, entries) = unsafe {
-        (
-            (*wr).wr_id,
-            entries((*wr).sg_list, (*wr).num_sge, soft.init.max_recv_sge)?,
-        )
-    };
-    Ok(RecvWqe {
-        wr_id,
-        seq,
-        sges: collect(entries)?,
-    })
+    let (wr_id, sges) =
+        unsafe { ((*wr).wr_id, entries((*wr).sg_list, (*wr).num_sge, max_sge)?) };
+    Ok(RecvWqe { wr_id, seq, sges })
 }

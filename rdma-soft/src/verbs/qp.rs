@@ -3,61 +3,190 @@
 use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use rdma_core_sys::rules::Transport;
 use rdma_core_sys::*;
 use rustix::io::Errno;
 
-use super::{fail, object};
-use crate::core::QpInit;
-use crate::node::{Node, Qp};
+use super::context;
+use super::object::{self, Abi};
+use super::qp_ex::{self, Extended};
+use super::{fail, refuse};
+use crate::core::{CallError, QpInit};
+use crate::node::{Node, Qp, QpHandle};
 
 /// Our part of an `ibv_qp`.
 pub(super) struct QpObject {
     pub(super) node: Arc<Node>,
     pub(super) qp: Arc<Qp>,
+    /// This `ibv_qp` of the Queue Pair: an XRC target may have several.
+    pub(super) handle: Arc<QpHandle>,
     /// What it was created with.
     pub(super) init: QpInit,
-    /// Bytes of the longest message, by the port that the QP was told.
-    pub(super) max_msg_sz: AtomicU32,
+    /// The port that the QP was told.
+    pub(super) port: AtomicU8,
+    /// Bytes of the longest message, by that port.
+    pub(super) max_message: AtomicU32,
+    /// Which of the context's open XRC domains it was made in.
+    xrcd: Option<u32>,
+    /// What it has for extended posting, if it was created for that.
+    pub(super) extended: Option<Extended>,
 }
 
-/// Creates a Queue Pair. Its capacities are exactly those asked for, so there is nothing to write
-/// back.
+impl QpObject {
+    fn new(node: &Arc<Node>, handle: &Arc<QpHandle>, init: QpInit, xrcd: Option<u32>) -> QpObject {
+        QpObject {
+            node: Arc::clone(node),
+            qp: Arc::clone(&handle.qp),
+            handle: Arc::clone(handle),
+            init,
+            port: AtomicU8::new(0),
+            max_message: AtomicU32::new(0),
+            xrcd,
+            extended: None,
+        }
+    }
+
+    /// Remembers what a port that the QP was told means for its messages.
+    fn set_port(&self, number: u8) {
+        let at = usize::from(number).checked_sub(1);
+        let port = at.and_then(|at| self.node.config().ports.get(at));
+        let longest = port.map_or(0, |p| match self.init.transport {
+            Transport::Ud => p.active_mtu,
+            _ => p.max_msg_sz,
+        });
+        self.port.store(number, Ordering::Release);
+        self.max_message.store(longest, Ordering::Release);
+    }
+}
+
+/// The object that a field of an argument names; `None` for null.
+///
+/// # Errors
+/// `EINVAL` for an object of another context.
+///
+/// # Safety
+/// `this` is null or a live object of some verbs provider.
+pub(super) unsafe fn named<'a, A: Abi>(
+    ctx: *mut ibv_context,
+    field: &str,
+    this: *mut A,
+) -> Result<Option<&'a A::Soft>, CallError> {
+    if this.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise.
+    let (soft, of) = unsafe { (object::soft(this)?, A::context(this)) };
+    if of != ctx {
+        return Err(CallError::invalid(format!(
+            "{field} belongs to another context: what works together is made in one"
+        )));
+    }
+    Ok(Some(soft))
+}
+
+/// The field of an argument that the mask says is there; null without it.
+fn masked<T>(mask: u32, bit: ibv_qp_init_attr_mask, field: *mut T) -> *mut T {
+    if mask & bit.bits() == 0 {
+        null_mut()
+    } else {
+        field
+    }
+}
+
+/// Reads the flags of a new QP; gives whether multicast of its own is kept from it.
+fn create_flags(attr: &ibv_qp_init_attr_ex) -> Result<bool, CallError> {
+    let known = IBV_QP_INIT_ATTR_PD
+        | IBV_QP_INIT_ATTR_XRCD
+        | IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    let unknown = attr.comp_mask & !known.bits();
+    if unknown != 0 {
+        let why = format!("comp_mask has bits that this device does not offer: {unknown:#x}");
+        return Err(CallError::new(Errno::OPNOTSUPP, why));
+    }
+    if attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS.bits() == 0 {
+        return Ok(false);
+    }
+    let block = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB.bits();
+    let unknown = attr.create_flags & !block;
+    let blocks = attr.create_flags & block != 0;
+    if unknown != 0 || blocks && attr.qp_type != IBV_QPT_UD {
+        let why = format!(
+            "create_flags is {:#x}: this device has IBV_QP_CREATE_BLOCK_SELF_MCAST_LB on UD, and no others",
+            attr.create_flags
+        );
+        return Err(CallError::new(Errno::OPNOTSUPP, why));
+    }
+    Ok(blocks)
+}
+
+/// Creates a Queue Pair, and writes back the capacities that it has: those asked for, but for queues
+/// that it does not have.
+///
+/// # Errors
+/// `EINVAL` for parts that the transport has not, that are missing, or that belong to another context;
+/// `EOPNOTSUPP` for what this device does not offer; and what the engine refuses.
 ///
 /// # Safety
 /// The objects are null or live, of some verbs provider.
-unsafe fn create(pd: *mut ibv_pd, attr: &ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
+unsafe fn create(
+    ctx: *mut ibv_context,
+    attr: &mut ibv_qp_init_attr_ex,
+) -> Result<*mut ibv_qp, CallError> {
+    let block_self_multicast = create_flags(attr)?;
+    let transport = Transport::from_qp_type(attr.qp_type).ok_or_else(|| {
+        CallError::new(
+            Errno::OPNOTSUPP,
+            format!("this device has no Queue Pairs of type {}", attr.qp_type.0),
+        )
+    })?;
+    let extended = match attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.bits() {
+        0 => None,
+        _ => Some(Extended::new(transport, attr.send_ops_flags)?),
+    };
+    let target = transport == Transport::XrcTgt;
+    let pd_field = masked(attr.comp_mask, IBV_QP_INIT_ATTR_PD, attr.pd);
+    let xrcd_field = masked(attr.comp_mask, IBV_QP_INIT_ATTR_XRCD, attr.xrcd);
     // SAFETY: the caller's promise.
-    let (context, pd_soft, send_cq, recv_cq) = unsafe {
+    let (context, pd, send_cq, recv_cq, srq, xrcd) = unsafe {
         (
-            object::context(pd)?,
-            object::soft(pd)?,
-            object::soft(attr.send_cq)?,
-            object::soft(attr.recv_cq)?,
+            context::soft(ctx)?,
+            named(ctx, "pd", pd_field)?,
+            named(ctx, "send_cq", attr.send_cq)?,
+            named(ctx, "recv_cq", attr.recv_cq)?,
+            named(ctx, "srq", attr.srq)?,
+            named(ctx, "xrcd", xrcd_field)?,
         )
     };
-    // SAFETY: all three are live and of ours, as the lines above found out.
-    let (ctx, of_cqs) = unsafe {
-        (
-            (*pd).context,
-            [(*attr.send_cq).context, (*attr.recv_cq).context],
-        )
-    };
-    if of_cqs != [ctx; 2] {
-        return Err(Errno::INVAL);
+    if recv_cq.is_some() && transport == Transport::XrcIni {
+        return Err(CallError::invalid(
+            "XRC_SEND: recv_cq must be null: initiator QPs have no receive queue",
+        ));
     }
-    let transport = Transport::from_qp_type(attr.qp_type).ok_or(Errno::INVAL)?;
-    if !attr.srq.is_null() {
-        return Err(Errno::OPNOTSUPP);
+    if target && (send_cq.is_some() || recv_cq.is_some()) {
+        return Err(CallError::invalid(
+            "XRC_RECV: send_cq and recv_cq must be null: receives complete in the CQ of their SRQ",
+        ));
     }
-    let cap = attr.cap;
+    let cap = &mut attr.cap;
+    // Receives come from an SRQ: what is said of a receive queue is ignored (ibv_create_qp(3)), and
+    // programs say something of that of a target, too.
+    if target || srq.is_some() && transport != Transport::XrcIni {
+        (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+    }
+    if target {
+        cap.max_inline_data = 0;
+    }
     let init = QpInit {
         transport,
-        pd: pd_soft.id,
-        send_cq: send_cq.cq.id,
-        recv_cq: recv_cq.cq.id,
+        pd: pd.filter(|_| !target).map(|pd| pd.id),
+        send_cq: send_cq.map(|cq| cq.cq.id),
+        recv_cq: recv_cq.map(|cq| cq.cq.id),
+        srq: srq.map(|srq| srq.srq.id),
+        xrcd: xrcd.map(|xrcd| xrcd.id),
+        block_self_multicast,
         sq_sig_all: attr.sq_sig_all != 0,
         max_send_wr: cap.max_send_wr,
         max_recv_wr: cap.max_recv_wr,
@@ -65,30 +194,40 @@ unsafe fn create(pd: *mut ibv_pd, attr: &ibv_qp_init_attr_ex) -> Result<*mut ibv
         max_recv_sge: cap.max_recv_sge,
         max_inline: cap.max_inline_data,
     };
-    let node = Arc::clone(&context.node);
-    let (send, recv) = (Arc::clone(&send_cq.cq), Arc::clone(&recv_cq.cq));
-    let qp = node.create_qp(init, send, recv, Arc::clone(&context.events))?;
-    context.objects().qps.insert(qp.num, Arc::clone(&qp));
+    let cqs = [send_cq, recv_cq].map(|cq| cq.map(|cq| Arc::clone(&cq.cq)));
+    let [send, recv] = cqs;
+    let events = Arc::clone(&context.events);
+    let handle = context.node.create_qp(init, send, recv, events)?;
     let mut abi = ibv_qp_ex::zeroed();
     abi.qp_base.context = ctx;
     abi.qp_base.qp_context = attr.qp_context;
-    abi.qp_base.pd = pd;
+    abi.qp_base.pd = pd_field;
     abi.qp_base.send_cq = attr.send_cq;
     abi.qp_base.recv_cq = attr.recv_cq;
-    abi.qp_base.handle = qp.num;
-    abi.qp_base.qp_num = qp.num;
+    abi.qp_base.srq = attr.srq;
+    abi.qp_base.handle = handle.qp.num;
+    abi.qp_base.qp_num = handle.qp.num;
     abi.qp_base.state = ibv_qp_state::IBV_QPS_RESET;
     abi.qp_base.qp_type = attr.qp_type;
-    let max_msg_sz = AtomicU32::new(0);
-    let soft = QpObject {
-        node,
-        qp: Arc::clone(&qp),
-        init,
-        max_msg_sz,
-    };
-    let handle = object::create::<ibv_qp>(abi, soft);
-    qp.handle.store(handle as usize, Ordering::Release);
-    Ok(handle)
+    if extended.is_some() {
+        qp_ex::set_functions(&mut abi);
+    }
+    let mut soft = QpObject::new(&context.node, &handle, init, xrcd.map(|x| x.number));
+    soft.extended = extended;
+    Ok(publish(context, &handle, abi, soft))
+}
+
+/// Makes the `ibv_qp` of a handle, and the handle known to its context.
+fn publish(
+    context: &context::Context,
+    handle: &Arc<QpHandle>,
+    abi: ibv_qp_ex,
+    soft: QpObject,
+) -> *mut ibv_qp {
+    context.objects().add_qp(handle, soft.xrcd);
+    let qp = object::create::<ibv_qp>(abi, soft);
+    handle.handle.store(qp as usize, Ordering::Release);
+    qp
 }
 
 pub(super) unsafe extern "C" fn create_qp(
@@ -96,11 +235,13 @@ pub(super) unsafe extern "C" fn create_qp(
     attr: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
     if attr.is_null() {
-        return fail(Errno::INVAL);
+        return fail(CallError::invalid("the attributes are null"));
     }
     let mut all = ibv_qp_init_attr_ex::zeroed();
-    // SAFETY: not null, so it is the struct that ibv_create_qp(3) asks for; its objects are such that
-    // the application got from a verbs provider and has not destroyed.
+    all.comp_mask = IBV_QP_INIT_ATTR_PD.bits();
+    all.pd = pd;
+    // SAFETY: not null, so it is the struct that ibv_create_qp(3) asks for; its objects and the PD are
+    // such that the application got from a verbs provider and has not destroyed.
     let made = unsafe {
         all.qp_context = (*attr).qp_context;
         all.send_cq = (*attr).send_cq;
@@ -109,9 +250,18 @@ pub(super) unsafe extern "C" fn create_qp(
         all.cap = (*attr).cap;
         all.qp_type = (*attr).qp_type;
         all.sq_sig_all = (*attr).sq_sig_all;
-        create(pd, &all)
+        object::context(pd)
+            .map_err(CallError::from)
+            .and_then(|_| create((*pd).context, &mut all))
     };
-    made.unwrap_or_else(fail)
+    match made {
+        Ok(qp) => {
+            // SAFETY: as above.
+            unsafe { (*attr).cap = all.cap };
+            qp
+        }
+        Err(error) => fail(error),
+    }
 }
 
 pub(super) unsafe extern "C" fn create_qp_ex(
@@ -119,31 +269,70 @@ pub(super) unsafe extern "C" fn create_qp_ex(
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     if attr.is_null() {
-        return fail(Errno::INVAL);
+        return fail(CallError::invalid("the attributes are null"));
     }
-    // SAFETY: not null, so it is the struct that ibv_create_qp_ex(3) asks for.
-    let all = unsafe { attr.read() };
-    let mask = ibv_qp_init_attr_mask::from_bits_retain(all.comp_mask);
-    let known = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD
-        | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS;
-    let no_flags = !mask.contains(ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS)
-        || all.create_flags == 0;
-    if mask.bits() & !known.bits() != 0 || !no_flags {
-        return fail(Errno::OPNOTSUPP);
-    }
-    let has_pd = mask.contains(ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD);
-    if !has_pd {
-        return fail(Errno::INVAL);
-    }
-    // SAFETY: the PD and the other objects are such that the application got from a verbs provider and
-    // has not freed or destroyed.
+    // SAFETY: not null, so it is the struct that ibv_create_qp_ex(3) asks for; its objects are such
+    // that the application got from a verbs provider and has not destroyed.
     let made = unsafe {
-        match object::context(all.pd) {
-            Ok(_) if (*all.pd).context == ctx => create(all.pd, &all),
-            _ => Err(Errno::INVAL),
-        }
+        let mut all = attr.read();
+        create(ctx, &mut all).map(|qp| (qp, all.cap))
     };
-    made.unwrap_or_else(fail)
+    match made {
+        Ok((qp, cap)) => {
+            // SAFETY: as above.
+            unsafe { (*attr).cap = cap };
+            qp
+        }
+        Err(error) => fail(error),
+    }
+}
+
+/// Opens an XRC target that this or another context made, as one more `ibv_qp`.
+pub(super) unsafe extern "C" fn open_qp(
+    ctx: *mut ibv_context,
+    attr: *mut ibv_qp_open_attr,
+) -> *mut ibv_qp {
+    let open = || -> Result<*mut ibv_qp, CallError> {
+        if attr.is_null() {
+            return Err(CallError::invalid("the attributes are null"));
+        }
+        // SAFETY: not null, so it is the struct that ibv_open_qp(3) asks for, all of whose fields are
+        // plain data.
+        let attr = unsafe { attr.read() };
+        let mask = ibv_qp_open_attr_mask::from_bits_retain(attr.comp_mask);
+        let needed = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+        let known = needed | IBV_QP_OPEN_ATTR_CONTEXT;
+        if !mask.contains(needed) || mask.bits() & !known.bits() != 0 {
+            return Err(CallError::invalid(format!(
+                "comp_mask is {:#x}: a target is opened by NUM, XRCD and TYPE, and CONTEXT if there is one",
+                attr.comp_mask
+            )));
+        }
+        if attr.qp_type != IBV_QPT_XRC_RECV {
+            return Err(CallError::invalid(
+                "only QPs of type IBV_QPT_XRC_RECV are opened",
+            ));
+        }
+        // SAFETY: the context and the domain are such that the application got from a verbs provider
+        // and has not closed.
+        let (context, xrcd) = unsafe { (context::soft(ctx)?, named(ctx, "xrcd", attr.xrcd)?) };
+        let xrcd = xrcd.ok_or_else(|| CallError::invalid("xrcd is null"))?;
+        let events = Arc::clone(&context.events);
+        let (handle, init) = context.node.open_qp(attr.qp_num, xrcd.id, events)?;
+        let mut abi = ibv_qp_ex::zeroed();
+        abi.qp_base.context = ctx;
+        if mask.contains(IBV_QP_OPEN_ATTR_CONTEXT) {
+            abi.qp_base.qp_context = attr.qp_context;
+        }
+        abi.qp_base.handle = attr.qp_num;
+        abi.qp_base.qp_num = attr.qp_num;
+        // It is in whatever state its maker brought it to; a query tells.
+        abi.qp_base.state = ibv_qp_state::IBV_QPS_UNKNOWN;
+        abi.qp_base.qp_type = IBV_QPT_XRC_RECV;
+        let soft = QpObject::new(&context.node, &handle, init, Some(xrcd.number));
+        Ok(publish(context, &handle, abi, soft))
+    };
+    open().unwrap_or_else(fail)
 }
 
 pub(super) unsafe extern "C" fn modify_qp(
@@ -153,9 +342,9 @@ pub(super) unsafe extern "C" fn modify_qp(
 ) -> c_int {
     // SAFETY: a QP that the application got from a verbs provider and has not destroyed.
     let soft = match unsafe { object::soft(qp) } {
-        Ok(_) if attr.is_null() => return Errno::INVAL.raw_os_error(),
+        Ok(_) if attr.is_null() => return refuse(CallError::invalid("the attributes are null")),
         Ok(soft) => soft,
-        Err(errno) => return errno.raw_os_error(),
+        Err(error) => return refuse(error),
     };
     let mask = ibv_qp_attr_mask::from_bits_retain(attr_mask as u32);
     // SAFETY: not null, so it is the struct that ibv_modify_qp(3) asks for. Fields whose bit is not in
@@ -164,10 +353,7 @@ pub(super) unsafe extern "C" fn modify_qp(
     match soft.node.modify_qp(&soft.qp, &attr, mask) {
         Ok(state) => {
             if mask.contains(ibv_qp_attr_mask::IBV_QP_PORT) {
-                let port = usize::from(attr.port_num).checked_sub(1);
-                let port = port.and_then(|at| soft.node.config().ports.get(at));
-                soft.max_msg_sz
-                    .store(port.map_or(0, |p| p.max_msg_sz), Ordering::Release);
+                soft.set_port(attr.port_num);
             }
             if mask.contains(ibv_qp_attr_mask::IBV_QP_STATE) {
                 // SAFETY: one of ours, as found out above.
@@ -177,7 +363,7 @@ pub(super) unsafe extern "C" fn modify_qp(
         }
         Err(error) => {
             tracing::debug!(qp_num = soft.qp.num, %error, "ibv_modify_qp refused");
-            error.errno().raw_os_error()
+            refuse(error)
         }
     }
 }
@@ -191,16 +377,21 @@ pub(super) unsafe extern "C" fn query_qp(
     // What rdma-core answers for every device of the kernel (cmd.c, ibv_cmd_query_qp).
     let standard = (IBV_QP_DEST_QPN.bits() << 1) - 1;
     if attr_mask as u32 & !standard != 0 {
-        return Errno::OPNOTSUPP.raw_os_error();
+        return refuse(CallError::new(
+            Errno::OPNOTSUPP,
+            format!("attr_mask has bits beyond IBV_QP_DEST_QPN: {attr_mask:#x}"),
+        ));
     }
     // SAFETY: a QP that the application got from a verbs provider and has not destroyed.
     let soft = match unsafe { object::soft(qp) } {
-        Ok(_) if attr.is_null() || init_attr.is_null() => return Errno::INVAL.raw_os_error(),
+        Ok(_) if attr.is_null() || init_attr.is_null() => {
+            return refuse(CallError::invalid("the places for the answer are null"));
+        }
         Ok(soft) => soft,
-        Err(errno) => return errno.raw_os_error(),
+        Err(error) => return refuse(error),
     };
     let Some((mut now, init)) = soft.node.query_qp(&soft.qp) else {
-        return Errno::INVAL.raw_os_error();
+        return refuse(CallError::invalid("the QP is not there any more"));
     };
     now.cap = ibv_qp_cap {
         max_send_wr: init.max_send_wr,
@@ -218,6 +409,7 @@ pub(super) unsafe extern "C" fn query_qp(
         made.qp_context = (*qp).qp_context;
         made.send_cq = (*qp).send_cq;
         made.recv_cq = (*qp).recv_cq;
+        made.srq = (*qp).srq;
         made.qp_type = (*qp).qp_type;
         (*qp).state = now.qp_state;
         attr.write(now);
@@ -227,28 +419,35 @@ pub(super) unsafe extern "C" fn query_qp(
 }
 
 pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
-    // SAFETY: a QP that the application got from a verbs provider and has not destroyed.
-    let destroyed = unsafe { object::context(qp).and_then(|c| Ok((c, object::soft(qp)?))) }
-        .and_then(|(context, soft)| {
-            soft.node.destroy_qp(&soft.qp)?;
-            context.objects().qps.remove(&soft.qp.num);
-            Ok(soft)
-        });
-    match destroyed {
-        Ok(soft) => {
-            soft.qp.retire_events();
-            // SAFETY: one of ours, the engine has forgotten it, and no event of it is outstanding:
-            // the application is done with it.
-            unsafe { object::free(qp) };
-            0
-        }
-        Err(errno) => errno.raw_os_error(),
+    let destroy = || -> Result<(), CallError> {
+        // SAFETY: a QP that the application got from a verbs provider and has not destroyed.
+        let (context, soft) = unsafe { (object::context(qp)?, object::soft(qp)?) };
+        soft.node.destroy_qp(&soft.handle)?;
+        context.objects().remove_qp(&soft.handle, soft.xrcd);
+        soft.handle.retire_events();
+        Ok(())
+    };
+    if let Err(error) = destroy() {
+        return refuse(error);
     }
+    // SAFETY: one of ours, the engine has forgotten it, and no event of it is outstanding: the
+    // application is done with it.
+    unsafe { object::free(qp) };
+    0
 }
 
-/// No Queue Pair of this device has the extended posting calls yet.
-pub(super) unsafe extern "C" fn qp_to_qp_ex(_qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-    null_mut()
+/// The extended posting calls of a Queue Pair that was created for them (`send_ops_flags`); null for
+/// others.
+pub(super) unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    // SAFETY: a QP that the application got from a verbs provider and has not destroyed.
+    match unsafe { object::soft(qp) } {
+        // Every `ibv_qp` of this device lies at the front of an `ibv_qp_ex`.
+        Ok(soft) if soft.extended.is_some() => qp.cast(),
+        Ok(_) => fail(CallError::invalid(
+            "the QP was created without send_ops_flags",
+        )),
+        Err(error) => fail(error),
+    }
 }
 
 /// Bytes of a message need not land in order: a lost packet's come later.
@@ -263,9 +462,12 @@ pub(super) unsafe extern "C" fn query_qp_data_in_order(
 pub(super) unsafe extern "C" fn query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     // SAFETY: a QP that the application got from a verbs provider and has not destroyed.
     match unsafe { object::soft(qp) } {
-        Ok(_) if ece.is_null() => Errno::INVAL.raw_os_error(),
-        Ok(_) => Errno::OPNOTSUPP.raw_os_error(),
-        Err(errno) => errno.raw_os_error(),
+        Ok(_) if ece.is_null() => refuse(CallError::invalid("the place for the ECE is null")),
+        Ok(_) => refuse(CallError::new(
+            Errno::OPNOTSUPP,
+            "this device has no enhanced connection establishment",
+        )),
+        Err(error) => refuse(error),
     }
 }
 

@@ -1,0 +1,186 @@
+//! Work queues: where posters leave requests, and how the node learns of them.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rustix::io::Errno;
+
+use super::lock;
+use super::qp::Qp;
+use super::srq::Srq;
+use crate::core::CallError;
+
+/// One work queue: requests that the engine has not taken yet, and the count of all.
+#[derive(Debug)]
+pub(crate) struct WorkQueue<W> {
+    /// Posted, and not yet taken by the engine.
+    pub(super) staged: VecDeque<W>,
+    /// Requests posted since the queue was created: the position of the next one.
+    pub(super) posted: u64,
+    /// The position after the last request that completes with an entry in the CQ even on success.
+    signaled: u64,
+    /// Requests may be posted.
+    pub(super) open: bool,
+    /// What is posted completes at once, with a flush.
+    pub(super) flushes: bool,
+    /// Requests that the queue holds.
+    pub(super) capacity: u32,
+}
+
+impl<W> WorkQueue<W> {
+    /// A queue that takes nothing yet.
+    pub(super) fn new(capacity: u32) -> WorkQueue<W> {
+        WorkQueue {
+            staged: VecDeque::new(),
+            posted: 0,
+            signaled: 0,
+            open: false,
+            flushes: false,
+            capacity,
+        }
+    }
+}
+
+/// A work queue, locked for posting.
+pub(crate) struct Posting<'a, W> {
+    queue: MutexGuard<'a, WorkQueue<W>>,
+    reclaimed: &'a AtomicU64,
+    name: &'static str,
+}
+
+impl<'a, W> Posting<'a, W> {
+    pub(super) fn new(
+        queue: MutexGuard<'a, WorkQueue<W>>,
+        reclaimed: &'a AtomicU64,
+        name: &'static str,
+    ) -> Posting<'a, W> {
+        Posting {
+            queue,
+            reclaimed,
+            name,
+        }
+    }
+
+    /// The position of the next request.
+    ///
+    /// # Errors
+    /// As [`slots`](Posting::slots).
+    pub(crate) fn slot(&self) -> Result<u64, CallError> {
+        self.slots(1)
+    }
+
+    /// The position of the first of `count` more requests.
+    ///
+    /// # Errors
+    /// `EINVAL` if the QP's state takes no such request, `ENOMEM` if the queue has no room for all: a
+    /// slot is free again when a completion of it or of a later request of the queue was polled.
+    pub(crate) fn slots(&self, count: usize) -> Result<u64, CallError> {
+        if !self.queue.open {
+            return Err(self.shut());
+        }
+        let used = self.queue.posted - self.reclaimed.load(Ordering::Acquire);
+        if used + count as u64 > u64::from(self.queue.capacity) {
+            return Err(self.full(used));
+        }
+        Ok(self.queue.posted)
+    }
+
+    #[cold]
+    fn shut(&self) -> CallError {
+        CallError::invalid(format!(
+            "the {} takes no requests in the state that the QP is in",
+            self.name
+        ))
+    }
+
+    #[cold]
+    fn full(&self, used: u64) -> CallError {
+        let (name, capacity) = (self.name, self.queue.capacity);
+        let next = if self.queue.signaled > self.reclaimed.load(Ordering::Acquire) {
+            let last = self.queue.signaled - 1;
+            format!("poll completions: request {last} (counted from 0) was the last signaled one")
+        } else {
+            "no signaled request is outstanding, so no completion will ever free a slot: signal at least one request per queue".to_owned()
+        };
+        let why = format!("the {name} is full: capacity {capacity}, in flight {used}; {next}");
+        CallError::new(Errno::NOMEM, why)
+    }
+
+    /// True if what is posted now completes at once, with a flush.
+    pub(crate) fn flushes(&self) -> bool {
+        self.queue.flushes
+    }
+
+    /// Appends a request that carries the position which [`slot`](Posting::slot) gave. `signaled`: it
+    /// completes with an entry in the CQ even on success.
+    pub(crate) fn push(&mut self, wqe: W, signaled: bool) {
+        self.queue.posted += 1;
+        if signaled {
+            self.queue.signaled = self.queue.posted;
+        }
+        self.queue.staged.push_back(wqe);
+    }
+}
+
+/// Something with requests that the engine has not taken yet.
+#[derive(Clone, Debug)]
+pub(crate) enum Poster {
+    /// A Queue Pair.
+    Qp(Arc<Qp>),
+    /// A shared receive queue.
+    Srq(Arc<Srq>),
+}
+
+impl Poster {
+    fn listed(&self) -> &AtomicBool {
+        match self {
+            Poster::Qp(qp) => &qp.listed,
+            Poster::Srq(srq) => &srq.listed,
+        }
+    }
+}
+
+/// The queues with requests that the engine has not taken yet.
+#[derive(Debug, Default)]
+pub(super) struct Posts {
+    list: Mutex<Vec<Poster>>,
+    /// The list may hold something.
+    pending: AtomicBool,
+}
+
+impl Posts {
+    /// `qp` has new requests.
+    pub(super) fn mark_qp(&self, qp: &Arc<Qp>) {
+        self.mark(&qp.listed, || Poster::Qp(Arc::clone(qp)));
+    }
+
+    /// `srq` has new requests.
+    pub(super) fn mark_srq(&self, srq: &Arc<Srq>) {
+        self.mark(&srq.listed, || Poster::Srq(Arc::clone(srq)));
+    }
+
+    fn mark(&self, listed: &AtomicBool, poster: impl FnOnce() -> Poster) {
+        let mut list = lock(&self.list);
+        if !listed.swap(true, Ordering::Relaxed) {
+            list.push(poster());
+        }
+        drop(list);
+        self.pending.store(true, Ordering::SeqCst);
+    }
+
+    /// There may be new requests.
+    pub(super) fn pending(&self) -> bool {
+        self.pending.load(Ordering::SeqCst)
+    }
+
+    /// Takes the list into `out`, which is empty.
+    pub(super) fn take(&self, out: &mut Vec<Poster>) {
+        self.pending.store(false, Ordering::SeqCst);
+        let mut list = lock(&self.list);
+        for poster in list.iter() {
+            poster.listed().store(false, Ordering::Relaxed);
+        }
+        std::mem::swap(&mut *list, out);
+    }
+}
