@@ -4,7 +4,7 @@
 tshark must decode every frame as RoCE and none as malformed; the frames of each end must be as many as its
 device says that it sent; every ICRC is recomputed by `icrc_check.py`, and by scapy where that is installed;
 the file is put together again from the captured RDMA WRITEs; and the capture file that the device itself
-wrote holds the same frames. Over IPv4 and over IPv6.
+wrote (pcapng) holds the same frames, with their directions. Over IPv4 and over IPv6.
 """
 
 import collections
@@ -115,7 +115,7 @@ def one_family(where, family, namespace, scapy_python):
     digest = copying.make_source(source, SIZE)
     capture = Capture(where, family, namespace)
     far, at = copying.listen(where, control, inbox, "--json", name=f"{family}-listen", namespace=namespace, env={"RDMA_SOFT_ADDR": receiver})
-    own = where / f"{family}-own.pcap"
+    own = where / f"{family}-own.pcapng"
     near = copying.start(where, source, at, "--json", "--pcap", own, name=f"{family}-send", namespace=namespace, env={"RDMA_SOFT_ADDR": sender})
     reports = {sender: copying.report(near.wait(60)), receiver: copying.report(far.wait(30))}
     total = capture.stop()
@@ -132,6 +132,9 @@ def one_family(where, family, namespace, scapy_python):
         seen = counts["by_source"].get(packed(address).hex(), 0)
         expect(seen == device, f"{here} {address}: {seen} frames captured, its device says it sent {device}")
     expect(frames(own) == frames(capture.path), "the device's own capture file holds other frames than the interface carried")
+    expect(by_tshark(where, own, f"{family}-own") == opcodes, "tshark finds other opcodes in the device's own capture file")
+    directions = collections.Counter(direction for _, direction, _ in roce.read_pcapng(own))
+    expect(directions == by_direction(reports[sender]["sender"]["counters"]), f"the device's own capture says {directions}")
     carried = rebuilt(capture.path, packed(sender))
     expect(source.read_bytes() in carried, f"the captured WRITEs ({len(carried)} bytes) do not hold the file")
     harness.say(f"{family}: {total} frames, opcodes {dict(sorted(opcodes.items()))}; every ICRC right; file rebuilt from the capture")
@@ -141,6 +144,28 @@ def one_family(where, family, namespace, scapy_python):
         by_scapy = harness.run(command, where, f"{family}-scapy", 120)
         expect(by_scapy.status == 0, by_scapy.describe())
         harness.say(f"{family}: scapy agrees on {json.loads(by_scapy.out)['scapy']} frames")
+        read = harness.run([scapy_python, "-c", READ_BY_SCAPY, own], where, f"{family}-scapy-own", 120)
+        expect(read.status == 0, read.describe())
+        seen = json.loads(read.out)
+        expect(seen["names"] == [sender], f"scapy: the interface is named {seen['names']}, not {sender}")
+        expect(seen["directions"] == {str(way): count for way, count in directions.items()}, f"scapy: {seen['directions']}")
+
+
+# Reads a pcapng file with scapy alone: how many frames went each way, and the names of the interfaces.
+READ_BY_SCAPY = """
+import collections, json, sys
+from scapy.utils import PcapNgReader
+directions, names = collections.Counter(), set()
+for packet in PcapNgReader(sys.argv[1]):
+    directions[packet.direction] += 1
+    names.add(packet.sniffed_on)
+print(json.dumps({"directions": directions, "names": sorted(names)}))
+"""
+
+
+def by_direction(counters):
+    """The frames that a device's capture must hold, each way, by its own counters."""
+    return collections.Counter({roce.OUTBOUND: counters["tx_frames"], roce.INBOUND: counters["rx_frames"]})
 
 
 def packed(address):

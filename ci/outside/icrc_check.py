@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Recomputes the ICRC of every RoCE frame in pcap files, independently of the project's own code.
+"""Recomputes the ICRC of every RoCE frame in pcap and pcapng files, independently of the project's own code.
 
   icrc_check.py CAPTURE.pcap ...        check captures; prints a JSON line of counts for each
   icrc_check.py --vectors FILE.tsv      check this script itself against known frames

@@ -1,11 +1,12 @@
 """RoCEv2 frames and their invariant CRC, read independently of the project's own code.
 
-Only the standard library: struct and zlib. The ICRC follows the RoCEv2 annex's rule: CRC-32 over eight
+Only the standard library. The ICRC follows the RoCEv2 annex's rule: CRC-32 over eight
 0xff bytes (the place of the link header), the IP header with its mutable fields set to ones, the UDP
 header with its checksum set to ones, the BTH with byte 4 set to ones, then everything up to the ICRC
 itself, which is sent least significant byte first.
 """
 
+import pathlib
 import struct
 import zlib
 
@@ -128,6 +129,55 @@ def parse_link(linktype, record):
 
 
 def read_pcap(path):
+    """Yields (link type, record) of a classic pcap file or of a pcapng file; a truncated one raises BadFrame."""
+    with open(path, "rb") as file:
+        head = file.read(4)
+    if head == PCAPNG_SECTION:
+        return ((linktype, record) for linktype, _, record in read_pcapng(path))
+    return read_classic(path)
+
+
+PCAPNG_SECTION = b"\n\r\r\n"
+INBOUND, OUTBOUND = 1, 2
+
+
+def read_pcapng(path):
+    """Yields (link type, direction, record) of a little-endian pcapng file; the direction is 0 where none is given."""
+    data = pathlib.Path(path).read_bytes()
+    interfaces, at = [], 0
+    while at < len(data):
+        if len(data) < at + 12:
+            raise BadFrame(f"{path}: a truncated block at {at}")
+        kind, length = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little")
+        body = data[at + 8 : at + length - 4]
+        if length % 4 or length < 12 or data[at + length - 4 : at + length] != data[at + 4 : at + 8]:
+            raise BadFrame(f"{path}: a block at {at} whose two lengths differ, or which is truncated")
+        at += length
+        if kind == PCAPNG_SECTION:
+            if body[:4] != b"\x4d\x3c\x2b\x1a":
+                raise BadFrame(f"{path}: not written by a little-endian machine")
+            interfaces = []
+        elif kind == b"\1\0\0\0":
+            interfaces.append(int.from_bytes(body[:2], "little"))
+        elif kind == b"\6\0\0\0":
+            interface, _, _, captured, on_wire = struct.unpack("<5I", body[:20])
+            record, options = body[20 : 20 + captured], body[20 + (captured + 3) // 4 * 4 :]
+            if len(record) < captured or captured != on_wire:
+                raise BadFrame(f"{path}: a record of {on_wire} bytes holds only {len(record)}")
+            yield interfaces[interface], packet_flags(options) & 3, record
+
+
+def packet_flags(options):
+    """The flags among the options of a packet's block, 0 where there are none."""
+    while len(options) >= 8:
+        code, length = struct.unpack("<HH", options[:4])
+        if code == 2:
+            return int.from_bytes(options[4:8], "little")
+        options = options[4 + (length + 3) // 4 * 4 :]
+    return 0
+
+
+def read_classic(path):
     """Yields (link type, record) of a classic pcap file; a truncated record or file raises BadFrame."""
     with open(path, "rb") as file:
         head = file.read(24)
@@ -136,7 +186,7 @@ def read_pcap(path):
         magics = {b"\xd4\xc3\xb2\xa1": "<", b"\x4d\x3c\xb2\xa1": "<", b"\xa1\xb2\xc3\xd4": ">", b"\xa1\xb2\x3c\x4d": ">"}
         order = magics.get(head[:4])
         if order is None:
-            raise BadFrame(f"{path}: not a classic pcap file (write it with `tshark -F pcap`)")
+            raise BadFrame(f"{path}: neither a classic pcap file nor a pcapng file")
         linktype = struct.unpack(order + "I", head[20:24])[0] & 0x0FFFFFFF
         while True:
             record = file.read(16)

@@ -1,5 +1,5 @@
 //! A decoder that shares no code with this crate reads what this crate writes: one packet of each
-//! opcode, over IPv4 and IPv6, in a capture file of ours.
+//! opcode, over IPv4 and IPv6, in a capture file of ours; and it tells what kind of file that is.
 //!
 //! Wireshark 4.0 knows neither the header that XRC requests have nor congestion notifications, so
 //! these are left to the tests that compare bytes.
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 
 use rdma_soft::core::time::Instant;
-use rdma_soft::link::Pcap;
+use rdma_soft::link::{Direction, IpFields, Pcap};
 use rdma_soft::wire::icrc::{Flow, icrc};
 use rdma_soft::wire::{
     Aeth, AtomicEth, Bth, Class, Deth, Headers, Opcode, Packet, Psn, Reth, Syndrome, pad_for,
@@ -158,14 +158,26 @@ fn value(name: &str, text: &str) -> u64 {
     parsed.unwrap_or_else(|_| panic!("{name}: {text:?}"))
 }
 
+/// Which way the record in row `n` went.
+fn direction(n: u32) -> Direction {
+    if n.is_multiple_of(2) {
+        Direction::Outbound
+    } else {
+        Direction::Inbound
+    }
+}
+
 struct Sent {
     packet: Packet,
+    ip: IpFields,
     icrc: u32,
     payload: Vec<u8>,
 }
 
+const INTERFACE: &str = "10.1.2.3, 2001:db8::3";
+
 fn write_capture(path: &Path) -> Vec<Sent> {
-    let mut pcap: Pcap<BufWriter<File>> = Pcap::create(path).unwrap();
+    let mut pcap: Pcap<BufWriter<File>> = Pcap::create(path, INTERFACE).unwrap();
     let v4: [SocketAddr; 2] = ["10.1.2.3:49152", "10.4.5.6:4791"].map(|a| a.parse().unwrap());
     let v6: [SocketAddr; 2] =
         ["[2001:db8::3]:49153", "[::ffff:0:7]:4791"].map(|a| a.parse().unwrap());
@@ -185,9 +197,16 @@ fn write_capture(path: &Path) -> Vec<Sent> {
             let icrc = icrc(&Flow::new(src, dst), &datagram);
             datagram.extend_from_slice(&icrc.to_le_bytes());
             let now = Instant::from_nanos(u64::from(n) * 1_000_000_007);
-            pcap.record(now, src, dst, &datagram).unwrap();
+            let ip = IpFields {
+                traffic_class: (7 * n) as u8,
+                hop_limit: 1 + n as u8,
+                flow_label: 0x1111 * n,
+            };
+            pcap.record(now, direction(n), src, dst, ip, &datagram)
+                .unwrap();
             sent.push(Sent {
                 packet,
+                ip,
                 icrc,
                 payload,
             });
@@ -199,7 +218,7 @@ fn write_capture(path: &Path) -> Vec<Sent> {
 
 #[test]
 fn tshark_reads_every_header_and_checksum() {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("one-of-each-opcode.pcap");
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("one-of-each-opcode.pcapng");
     let sent = write_capture(&path);
     let mut tshark = Command::new("tshark");
     tshark.arg("-r").arg(&path).args([
@@ -236,6 +255,13 @@ fn tshark_reads_every_header_and_checksum() {
         "ip.id",
         "ip.flags.df",
         "data",
+        "frame.interface_name",
+        "frame.packet_flags_direction",
+        "ip.dsfield",
+        "ip.ttl",
+        "ipv6.tclass",
+        "ipv6.hlim",
+        "ipv6.flow",
     ];
     for field in FIELDS.iter().chain(&others) {
         tshark.args(["-e", field]);
@@ -276,14 +302,55 @@ fn tshark_reads_every_header_and_checksum() {
         assert_eq!(*other[&"frame.time_epoch"], time);
         // 1 is "good".
         assert_eq!(*other[&"udp.checksum.status"], "1");
+        assert_eq!(*other[&"frame.interface_name"], INTERFACE);
+        let direction = match direction(n as u32) {
+            Direction::Inbound => 1,
+            Direction::Outbound => 2,
+        };
+        let shown = other[&"frame.packet_flags_direction"];
+        assert_eq!(value("direction", shown), direction);
+        let number = |name: &'static str| value(name, other[&name]);
         if n < lines.len() / 2 {
+            assert_eq!(number("ip.dsfield"), sent.ip.traffic_class.into());
+            assert_eq!(number("ip.ttl"), sent.ip.hop_limit.into());
             assert_eq!(*other[&"ip.checksum.status"], "1");
             assert_eq!(value("ip.id", other[&"ip.id"]), 0);
             assert_eq!(*other[&"ip.flags.df"], "1");
+        } else {
+            assert_eq!(number("ipv6.tclass"), sent.ip.traffic_class.into());
+            assert_eq!(number("ipv6.hlim"), sent.ip.hop_limit.into());
+            assert_eq!(number("ipv6.flow"), sent.ip.flow_label.into());
         }
         let padded = sent.payload.iter().copied().chain([0; 3]);
         let len = sent.payload.len().next_multiple_of(4);
         let hex: String = padded.take(len).map(|b| format!("{b:02x}")).collect();
         assert_eq!(*other[&"data"], hex, "{}", sent.packet);
     }
+}
+
+#[test]
+fn capinfos_tells_the_kind_of_file() {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("for-capinfos.pcapng");
+    let sent = write_capture(&path);
+    let output = match Command::new("capinfos").arg(&path).output() {
+        Ok(output) => output,
+        Err(why) if why.kind() == ErrorKind::NotFound => {
+            println!("SKIP capinfos_tells_the_kind_of_file: capinfos is not installed");
+            return;
+        }
+        Err(why) => panic!("capinfos: {why}"),
+    };
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let told: BTreeMap<&str, &str> = (text.lines())
+        .filter_map(|line| line.split_once([':', '=']))
+        .map(|(name, value)| (name.trim(), value.trim()))
+        .collect();
+    assert!(told["File type"].ends_with("pcapng"), "{text}");
+    assert_eq!(told["File encapsulation"], "Raw IP");
+    assert_eq!(told["File timestamp precision"], "nanoseconds (9)");
+    assert_eq!(told["Number of packets"], sent.len().to_string());
+    assert_eq!(told["Number of interfaces in file"], "1");
+    assert_eq!(told["Name"], INTERFACE);
+    assert!(told["Capture application"].starts_with("rdma-soft "));
 }

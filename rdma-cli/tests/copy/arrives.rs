@@ -201,19 +201,20 @@ fn holes_stay_holes() {
 fn a_capture_has_every_frame_of_both_directions() {
     let scratch = Scratch::new();
     let source = scratch.file("source", &noise(MIB, 4));
-    let pcap = scratch.at("frames.pcap");
+    let pcap = scratch.at("frames.pcapng");
     let report = copy(
         &source,
         &scratch.at("copy"),
         &["--pcap", pcap.to_str().unwrap(), "--mtu", "1024"],
     );
     assert_eq!(report["path_mtu"], 1024);
-    // Classic pcap: 24 bytes, then per frame 16 bytes with the captured length at 8, little endian here.
+    // pcapng: blocks that begin with their type and their length, little endian here; 6 is a frame.
     let bytes = fs::read(pcap).unwrap();
-    let (mut at, mut frames) = (24, 0u64);
+    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    let (mut at, mut frames) = (0, 0u64);
     while at < bytes.len() {
-        at += 16 + u32::from_le_bytes(bytes[at + 8..at + 12].try_into().unwrap()) as usize;
-        frames += 1;
+        frames += u64::from(word(at) == 6);
+        at += word(at + 4) as usize;
     }
     let count = |name: &str| report["sender"]["counters"][name].as_u64().unwrap();
     assert_eq!(frames, count("tx_frames") + count("rx_frames"));

@@ -195,7 +195,7 @@ fn partition() {
 /// The capture holds every frame of both directions.
 #[test]
 fn a_capture_holds_every_frame() {
-    let path = std::env::temp_dir().join(format!("rdma-soft-abi-{}.pcap", std::process::id()));
+    let path = std::env::temp_dir().join(format!("rdma-soft-abi-{}.pcapng", std::process::id()));
     let profile = rdma_soft::Profile {
         pcap: Some(path.clone()),
         ..Default::default()
@@ -208,36 +208,37 @@ fn a_capture_holds_every_frame() {
     drop(a);
     let bytes = std::fs::read(&path).expect("the capture");
     std::fs::remove_file(&path).expect("the capture is ours");
-    let mut frames = 0;
-    let mut at = 24;
-    while at < bytes.len() {
-        let len = u32::from_le_bytes(bytes[at + 8..at + 12].try_into().expect("4 bytes"));
-        at += 16 + len as usize;
-        frames += 1;
-    }
+    let frames = packets(&bytes).len() as u64;
     assert_eq!(frames, p.link.tx_datagrams + p.link.rx_datagrams);
+}
+
+/// The IP packets of a capture: what its pcapng blocks of type 6 hold.
+fn packets(mut capture: &[u8]) -> Vec<&[u8]> {
+    let word = |at: &[u8]| u32::from_le_bytes(*at.first_chunk().expect("4 bytes")) as usize;
+    let mut all = Vec::new();
+    while !capture.is_empty() {
+        let (block, rest) = capture.split_at(word(&capture[4..]));
+        if word(block) == 6 {
+            all.push(&block[28..28 + word(&block[20..])]);
+        }
+        capture = rest;
+    }
+    all
 }
 
 /// The datagrams of a capture that came from `src`.
 fn datagrams(capture: &[u8], src: std::net::Ipv4Addr) -> Vec<Vec<u8>> {
     const IP_AND_UDP: usize = 28;
-    let mut all = Vec::new();
-    let mut at = 24;
-    while at < capture.len() {
-        let len = u32::from_le_bytes(capture[at + 8..at + 12].try_into().expect("4 bytes"));
-        let packet = &capture[at + 16..at + 16 + len as usize];
-        if packet[12..16] == src.octets() {
-            all.push(packet[IP_AND_UDP..].to_vec());
-        }
-        at += 16 + len as usize;
-    }
-    all
+    (packets(capture).into_iter())
+        .filter(|packet| packet[12..16] == src.octets())
+        .map(|packet| packet[IP_AND_UDP..].to_vec())
+        .collect()
 }
 
 /// Case 53: recorded packets of a QP's former life, injected again, are dropped and counted.
 #[test]
 fn a_replay_is_dropped_and_counted() {
-    let path = std::env::temp_dir().join(format!("rdma-soft-replay-{}.pcap", std::process::id()));
+    let path = std::env::temp_dir().join(format!("rdma-soft-replay-{}.pcapng", std::process::id()));
     let profile = rdma_soft::Profile {
         pcap: Some(path.clone()),
         ..Default::default()
