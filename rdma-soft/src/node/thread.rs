@@ -12,7 +12,6 @@ use rustix::io::Errno;
 
 use super::{Budget, LEASE, Node, lock};
 use crate::core::time::Instant;
-use crate::link::UdpLink;
 use crate::verbs::sys::with_signals_blocked;
 
 /// How the thread sleeps, and how others wake it.
@@ -85,10 +84,11 @@ const TURN: Budget = Budget { rx: 64, tx: 64 };
 /// than handling it, and take the processor from a sender that shares it.
 const STREAM: Duration = Duration::from_micros(20);
 
-/// Starts the thread, with all signals blocked: they are for the application's threads.
-pub(super) fn spawn(node: Arc<Node>, link: Arc<UdpLink>) -> Result<JoinHandle<()>, Errno> {
+/// Starts the thread, with all signals blocked: they are for the application's threads. `waiters` are
+/// readable when a datagram is there.
+pub(super) fn spawn(node: Arc<Node>, waiters: Vec<Arc<OwnedFd>>) -> Result<JoinHandle<()>, Errno> {
     let thread = std::thread::Builder::new().name("rdma-soft".to_owned());
-    with_signals_blocked(|| thread.spawn(move || run(&node, &link)))
+    with_signals_blocked(|| thread.spawn(move || run(&node, &waiters)))
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))
 }
 
@@ -104,13 +104,13 @@ impl Drop for AbortOnPanic {
     }
 }
 
-fn run(node: &Node, link: &UdpLink) {
+fn run(node: &Node, waiters: &[Arc<OwnedFd>]) {
     let _guard = AbortOnPanic;
     let sleeper = &node.sleeper;
     // Short waits are meant; where the kernel does not know finer timers they are longer.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1000));
     let mut fds = vec![PollFd::new(&sleeper.wake, PollFlags::IN)];
-    fds.extend((link.fds()).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+    fds.extend((waiters.iter()).map(|fd| PollFd::new(&**fd, PollFlags::IN)));
     // Datagrams that nobody waits for an answer to were handled since the thread last slept.
     let mut stream = false;
     while !sleeper.stop.load(Ordering::SeqCst) {
