@@ -7,7 +7,8 @@
 //! 4791 with other nodes, of this process, of others, of other hosts.
 //!
 //! What verbs have no call for is asked by the device's name: [`counters`], [`open_error`],
-//! [`set_faults`], [`partition`].
+//! [`port_queries`]; and so is what happens to devices: [`set_faults`], [`partition`], [`set_port_up`],
+//! [`set_gid`], [`set_pkey`], [`fail_device`]. [`last_refusal`] tells why a call was refused.
 //!
 //! - [`core`]: the engine, without IO: time, randomness and packets come in as arguments.
 //! - [`wire`]: headers and the invariant CRC.
@@ -25,4 +26,7 @@ pub mod wire;
 
 pub use node::{LinkCounters, Snapshot, StartError};
 pub use profile::{Profile, ProfileError};
-pub use verbs::{POISON, add_device, counters, open_error, partition, set_faults, verbs};
+pub use verbs::{
+    POISON, add_device, counters, fail_device, last_refusal, open_error, partition, port_queries,
+    set_faults, set_gid, set_pkey, set_port_up, verbs,
+};

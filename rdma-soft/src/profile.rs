@@ -1,12 +1,25 @@
 //! What a node is told before it starts: addresses, ports, limits, faults.
+//!
+//! By [`Profile`] itself, by the environment ([`variables`] lists the variables), or by a file of the
+//! same settings (`RDMA_SOFT_PROFILE` names one):
+//!
+//! ```text
+//! # Two ports, the first of them down.
+//! ports = 2
+//! state = down;up
+//! mtu = 4096;1024
+//! gids = fe80::1,-,v1:10.0.0.5,10.0.0.5;127.0.0.7
+//! faults = loss=1%,seed=7
+//! ```
 
 mod env;
+mod file;
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use crate::core::config::{Caps, Config, GidEntry};
-use crate::link::{Faults, IpIds};
+use crate::core::config::{Caps, Config, GidEntry, Strict};
+use crate::link::{Faults, IpIds, SourcePort};
 
 pub use env::{Variable, variables};
 
@@ -38,6 +51,15 @@ pub struct Profile {
     /// Which IPv4 identifications peers may use: set it to [`IpIds::Any`] for peers that are not
     /// nodes of this kind.
     pub ip_ids: IpIds,
+    /// The traffic class of packets whose address vector has class 0: four times the DSCP.
+    pub traffic_class: u8,
+    /// Which UDP source port packets have.
+    pub source_port: SourcePort,
+    /// Where the device is stricter than it need be.
+    pub strict: Strict,
+    /// Why calls are refused is written to standard error, too, by all devices of the process once one
+    /// that wants so is opened. [`last_refusal`](crate::last_refusal) tells it anyway.
+    pub explain: bool,
 }
 
 impl Default for Profile {
@@ -50,6 +72,10 @@ impl Default for Profile {
             pcap: None,
             window: 32,
             ip_ids: IpIds::default(),
+            traffic_class: 0,
+            source_port: SourcePort::default(),
+            strict: Strict::default(),
+            explain: false,
         }
     }
 }
@@ -113,6 +139,24 @@ pub enum ProfileError {
         /// What is accepted.
         accepted: &'static str,
     },
+    /// A file that cannot be read.
+    #[error("{}: {problem}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        problem: String,
+    },
+    /// A line of a file of settings that makes no sense.
+    #[error("{}, line {line}: {problem}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong, and what to write.
+        problem: String,
+    },
     /// An environment variable of this family that nothing reads.
     #[error("{name} is no variable of the software device: there are {}", known())]
     UnknownVariable {
@@ -164,7 +208,7 @@ fn known() -> String {
 
 impl Profile {
     /// The default, changed by the environment's `RDMA_SOFT_*` variables ([`variables`] lists
-    /// them).
+    /// them), and by the file that `RDMA_SOFT_PROFILE` names as far as the others leave it.
     ///
     /// # Errors
     /// [`ProfileError`] for a value that does not parse, a variable of this family that nothing
@@ -182,7 +226,8 @@ impl Profile {
     /// let error = Profile::from_vars([("RDMA_SOFT_MTU", "1500")]).unwrap_err();
     /// assert_eq!(
     ///     error.to_string(),
-    ///     "RDMA_SOFT_MTU=\"1500\": 1500 is none of them; write 256, 512, 1024, 2048 or 4096"
+    ///     "RDMA_SOFT_MTU=\"1500\": 1500 is none of them; write 256, 512, 1024, 2048 or 4096 \
+    ///      (one for all ports, or one each with semicolons)"
     /// );
     /// ```
     ///
@@ -195,6 +240,30 @@ impl Profile {
     {
         let mut profile = Profile::default();
         env::apply(&mut profile, vars)?;
+        profile.check()?;
+        Ok(profile)
+    }
+
+    /// The default, changed by the settings of a file: one `name = value` a line, `#` begins a comment,
+    /// names as those of the [`variables`] without `RDMA_SOFT_` and in lower case.
+    ///
+    /// ```
+    /// use rdma_soft::profile::Profile;
+    ///
+    /// let path = std::env::temp_dir().join(format!("profile-{}", std::process::id()));
+    /// std::fs::write(&path, "ports = 2\nstate = down;up  # the first is down\n")?;
+    /// let profile = Profile::from_file(&path)?;
+    /// assert_eq!([profile.ports[0].up, profile.ports[1].up], [false, true]);
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ProfileError`] for a file that cannot be read, for a line that is no setting or has a value that
+    /// does not parse, with file and line, and for a profile that [`check`](Self::check) refuses.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Profile, ProfileError> {
+        let mut profile = Profile::default();
+        env::apply_file(&mut profile, path.as_ref())?;
         profile.check()?;
         Ok(profile)
     }
@@ -233,6 +302,7 @@ impl Profile {
         }
         let limits = [
             ("max_sge", self.caps.max_sge, Caps::SGE_LIMIT),
+            ("max_srq_sge", self.caps.max_srq_sge, Caps::SGE_LIMIT),
             (
                 "max_inline_data",
                 self.caps.max_inline_data,

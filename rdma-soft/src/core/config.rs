@@ -94,6 +94,12 @@ pub struct GidEntry {
 }
 
 impl GidEntry {
+    /// An empty slot.
+    pub const EMPTY: GidEntry = GidEntry {
+        gid: [0; 16],
+        kind: GidKind::RoceV2,
+    };
+
     /// The entry of a RoCE v2 address: an IPv4 address is mapped into ::ffff:0:0/96.
     pub fn v2(addr: IpAddr) -> GidEntry {
         let gid = match addr {
@@ -108,7 +114,7 @@ impl GidEntry {
 
     /// True for a slot that holds nothing.
     pub fn is_empty(&self) -> bool {
-        self.gid == [0; 16]
+        self.gid == Self::EMPTY.gid
     }
 }
 

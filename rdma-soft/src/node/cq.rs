@@ -3,86 +3,20 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use rdma_core_sys::ibv_event_type;
-use rustix::io::Errno;
-
-use super::lock;
+use super::event::{AsyncEvent, Subject};
 use super::notify::{Acks, EventQueue};
 use super::qp::Qp;
-use crate::core::{Completion, CqId};
+use super::srq::Srq;
+use super::{Clock, lock};
+use crate::core::rng::Rng;
+use crate::core::time::Instant;
+use crate::core::{CallError, Completion, CqId, Queue};
 
 /// "Look at this CQ": what a completion channel carries.
 #[derive(Clone, Debug)]
 pub(crate) struct CqEvent(pub(crate) Arc<Cq>);
-
-/// What an asynchronous event is about.
-#[derive(Clone, Debug)]
-pub(crate) enum Subject {
-    /// A completion queue.
-    Cq(Arc<Cq>),
-    /// A Queue Pair.
-    Qp(Arc<Qp>),
-}
-
-/// An asynchronous event.
-#[derive(Clone, Debug)]
-pub(crate) struct AsyncEvent {
-    /// What happened.
-    pub(crate) kind: ibv_event_type,
-    /// To which object.
-    pub(crate) subject: Subject,
-}
-
-impl AsyncEvent {
-    /// The count of acknowledgements that the event belongs to.
-    pub(crate) fn acks(&self) -> &Acks {
-        match &self.subject {
-            Subject::Cq(cq) => &cq.async_acks,
-            Subject::Qp(qp) => &qp.acks,
-        }
-    }
-
-    /// False once the subject is being destroyed.
-    fn alive(&self) -> bool {
-        match &self.subject {
-            Subject::Cq(cq) => !cq.dead.load(Ordering::Acquire),
-            Subject::Qp(qp) => !qp.dead.load(Ordering::Acquire),
-        }
-    }
-}
-
-/// Something to tell the application once the engine is unlocked.
-#[derive(Debug)]
-pub(crate) enum Notice {
-    /// An armed CQ got a completion.
-    Completion(Arc<Cq>),
-    /// An asynchronous event, for the queue of its subject's context.
-    Async(AsyncEvent),
-}
-
-impl Notice {
-    /// Writes the event to its descriptor.
-    pub(crate) fn deliver(self) {
-        match self {
-            Notice::Completion(cq) => {
-                if let Some(channel) = &cq.channel {
-                    channel.push_if(CqEvent(Arc::clone(&cq)), || {
-                        !cq.dead.load(Ordering::Acquire)
-                    });
-                }
-            }
-            Notice::Async(event) => {
-                let queue = match &event.subject {
-                    Subject::Cq(cq) => Arc::clone(&cq.events),
-                    Subject::Qp(qp) => Arc::clone(&qp.events),
-                };
-                let alive = event.clone();
-                queue.push_if(event, || alive.alive());
-            }
-        }
-    }
-}
 
 /// What the next completion has to be for the CQ to raise an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +46,19 @@ pub(crate) enum Pushed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Overrun;
 
+/// What a completion queue is created with.
+#[derive(Debug)]
+pub(crate) struct CqInit {
+    /// Completions that it holds.
+    pub(crate) depth: u32,
+    /// Where its completion events go.
+    pub(crate) channel: Option<Arc<EventQueue<CqEvent>>>,
+    /// Where its asynchronous events go.
+    pub(crate) events: Arc<EventQueue<AsyncEvent>>,
+    /// Its completions carry the time at which they were stored.
+    pub(crate) timestamps: bool,
+}
+
 /// A completion queue.
 #[derive(Debug)]
 pub(crate) struct Cq {
@@ -121,15 +68,17 @@ pub(crate) struct Cq {
     pub(crate) handle: AtomicUsize,
     ring: Mutex<Ring>,
     /// Where its completion events go.
-    pub(crate) channel: Option<Arc<EventQueue<CqEvent>>>,
+    pub(super) channel: Option<Arc<EventQueue<CqEvent>>>,
     /// Where its asynchronous events go.
-    pub(crate) events: Arc<EventQueue<AsyncEvent>>,
+    pub(super) events: Arc<EventQueue<AsyncEvent>>,
     /// Completion events that wait for `ibv_ack_cq_events`.
     pub(crate) comp_acks: Acks,
     /// Asynchronous events that wait for `ibv_ack_async_event`.
     pub(crate) async_acks: Acks,
     /// It is being destroyed: no more events.
-    dead: AtomicBool,
+    pub(super) dead: AtomicBool,
+    /// What completions are stamped with, if they are.
+    clock: Option<Clock>,
 }
 
 #[derive(Debug)]
@@ -139,41 +88,83 @@ struct Ring {
     depth: usize,
     armed: Armed,
     overrun: bool,
+    /// Draws the place of a new completion among those of other queues, if the order between queues
+    /// is to be none.
+    order: Option<Rng>,
 }
 
 #[derive(Debug)]
 struct Entry {
     wc: Completion,
+    /// When it was stored, by the node's clock in nanoseconds; 0 if nobody asked for that.
+    stamp: u64,
     owner: Arc<Qp>,
+    /// The shared receive queue that the request came from.
+    srq: Option<Arc<Srq>>,
+}
+
+impl Entry {
+    /// The completion is polled: the slots of its request, and of those before it in its queue, are
+    /// free.
+    fn reclaim(&self) {
+        match &self.srq {
+            Some(srq) => srq.reclaim(),
+            None => self.owner.reclaim(self.wc.queue, self.wc.seq),
+        }
+    }
+
+    /// A completion of the same queue: of the sends, or of the receives, of one QP.
+    fn is_beside(&self, other: &Entry) -> bool {
+        let sends = |entry: &Entry| entry.wc.queue == Queue::Send;
+        Arc::ptr_eq(&self.owner, &other.owner) && sends(self) == sends(other)
+    }
+}
+
+impl Ring {
+    fn store(&mut self, entry: Entry) {
+        let Some(order) = &mut self.order else {
+            return self.entries.push_back(entry);
+        };
+        let last = self.entries.iter().rposition(|e| e.is_beside(&entry));
+        let first = last.map_or(0, |at| at + 1);
+        let places = (self.entries.len() - first + 1) as u64;
+        let at = first + order.below(places) as usize;
+        self.entries.insert(at, entry);
+    }
 }
 
 impl Cq {
-    /// An empty CQ with room for `depth` completions.
-    pub(crate) fn new(
-        id: CqId,
-        depth: u32,
-        channel: Option<Arc<EventQueue<CqEvent>>>,
-        events: Arc<EventQueue<AsyncEvent>>,
-    ) -> Cq {
+    /// An empty CQ. With `order`, completions of different queues come out in an order drawn from it;
+    /// those of one queue stay in theirs.
+    pub(super) fn new(id: CqId, init: CqInit, clock: Clock, order: Option<Rng>) -> Cq {
         Cq {
             id,
             handle: AtomicUsize::new(0),
             ring: Mutex::new(Ring {
                 entries: VecDeque::new(),
-                depth: depth as usize,
+                depth: init.depth as usize,
                 armed: Armed::No,
                 overrun: false,
+                order,
             }),
-            channel,
-            events,
+            channel: init.channel,
+            events: init.events,
             comp_acks: Acks::default(),
             async_acks: Acks::default(),
             dead: AtomicBool::new(false),
+            clock: init.timestamps.then_some(clock),
         }
     }
 
-    /// Stores a completion of `owner`.
-    pub(crate) fn push(&self, wc: Completion, owner: Arc<Qp>, solicited: bool) -> Pushed {
+    /// Stores a completion of `owner`; `srq` is where its request came from, if not from the QP.
+    pub(super) fn push(
+        &self,
+        wc: Completion,
+        owner: Arc<Qp>,
+        srq: Option<Arc<Srq>>,
+        solicited: bool,
+    ) -> Pushed {
+        let stamp = self.clock.map_or(0, |clock| clock.now().as_nanos());
         let mut ring = lock(&self.ring);
         if ring.overrun {
             return Pushed::Lost;
@@ -182,7 +173,12 @@ impl Cq {
             ring.overrun = true;
             return Pushed::Overrun;
         }
-        ring.entries.push_back(Entry { wc, owner });
+        ring.store(Entry {
+            wc,
+            stamp,
+            owner,
+            srq,
+        });
         match ring.armed {
             Armed::Any => {}
             Armed::Solicited if solicited => {}
@@ -192,14 +188,15 @@ impl Cq {
         Pushed::Event
     }
 
-    /// Takes up to `max` completions, oldest first, and frees their requests' slots.
+    /// Takes up to `max` completions, oldest first, and frees their requests' slots. `each` gets its
+    /// number in this poll, the completion, and when it was stored.
     ///
     /// # Errors
     /// [`Overrun`] when none is left and some were lost.
     pub(crate) fn poll(
         &self,
         max: usize,
-        mut each: impl FnMut(usize, &Completion),
+        mut each: impl FnMut(usize, &Completion, u64),
     ) -> Result<usize, Overrun> {
         let mut ring = lock(&self.ring);
         let mut n = 0;
@@ -207,8 +204,8 @@ impl Cq {
             let Some(entry) = ring.entries.pop_front() else {
                 break;
             };
-            entry.owner.reclaim(entry.wc.queue, entry.wc.seq);
-            each(n, &entry.wc);
+            entry.reclaim();
+            each(n, &entry.wc, entry.stamp);
             n += 1;
         }
         if n == 0 && max > 0 && ring.overrun {
@@ -217,14 +214,26 @@ impl Cq {
         Ok(n)
     }
 
+    /// The wall clock's time of a completion that was stored at `stamp`, in nanoseconds since 1970; 0
+    /// if the CQ's completions are not stamped.
+    pub(crate) fn wall_clock(&self, stamp: u64) -> u64 {
+        let Some(clock) = self.clock else { return 0 };
+        let ago = clock.now().since(Instant::from_nanos(stamp));
+        let then = SystemTime::now().duration_since(UNIX_EPOCH + ago);
+        u64::try_from(then.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
+    }
+
     /// Changes how many completions the CQ holds.
     ///
     /// # Errors
     /// `EINVAL` if more are there already.
-    pub(crate) fn resize(&self, depth: u32) -> Result<(), Errno> {
+    pub(crate) fn resize(&self, depth: u32) -> Result<(), CallError> {
         let mut ring = lock(&self.ring);
-        if ring.entries.len() > depth as usize {
-            return Err(Errno::INVAL);
+        let waiting = ring.entries.len();
+        if waiting > depth as usize {
+            return Err(CallError::invalid(format!(
+                "cqe is {depth}, but {waiting} completions wait in the CQ: poll them first"
+            )));
         }
         ring.depth = depth as usize;
         Ok(())
@@ -246,11 +255,28 @@ impl Cq {
         lock(&self.ring).armed != Armed::No
     }
 
-    /// Forgets the completions of `owner`; the others keep their order.
-    pub(crate) fn purge(&self, owner: &Qp) {
-        lock(&self.ring)
-            .entries
-            .retain(|e| !std::ptr::eq(Arc::as_ptr(&e.owner), owner));
+    /// Forgets the completions of `owner`; the others keep their order. Slots of shared receive
+    /// queues that they held are free again.
+    pub(super) fn purge(&self, owner: &Qp) {
+        self.forget(|entry| std::ptr::eq(Arc::as_ptr(&entry.owner), owner));
+    }
+
+    /// Forgets the completions of requests of `srq`; the others keep their order.
+    pub(super) fn purge_srq(&self, srq: &Srq) {
+        self.forget(|entry| {
+            let of = entry.srq.as_ref();
+            of.is_some_and(|of| std::ptr::eq(Arc::as_ptr(of), srq))
+        });
+    }
+
+    fn forget(&self, which: impl Fn(&Entry) -> bool) {
+        lock(&self.ring).entries.retain(|entry| {
+            let gone = which(entry);
+            if let (true, Some(srq)) = (gone, &entry.srq) {
+                srq.reclaim();
+            }
+            !gone
+        });
     }
 
     /// Ends the CQ's events: none is delivered from now on, and those that were taken have been
@@ -267,3 +293,6 @@ impl Cq {
         self.async_acks.wait();
     }
 }
+
+#[cfg(test)]
+mod tests;

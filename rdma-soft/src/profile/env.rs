@@ -1,14 +1,16 @@
-//! The environment variables.
+//! The settings by name: environment variables, and lines of a file.
 
 use std::ffi::OsStr;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use super::file::{self, Line};
 use super::{MTUS, PortProfile, Profile, ProfileError};
 use crate::core::config::{Caps, GidEntry, GidKind};
-use crate::link::IpIds;
+use crate::link::{IpIds, SourcePort};
 
-/// An environment variable that the device reads.
+/// An environment variable that the device reads. In a file the same setting is called by the rest of
+/// its name in lower case: `mtu` for `RDMA_SOFT_MTU`.
 #[derive(Debug)]
 pub struct Variable {
     /// Its name.
@@ -25,8 +27,16 @@ pub fn variables() -> &'static [Variable] {
 
 const PREFIX: &str = "RDMA_SOFT_";
 
+/// The variable that names a file; the others win over what is written there.
+const FILE: &str = "RDMA_SOFT_PROFILE";
+
 /// In the order in which they are applied: first what makes ports, then what changes them.
 const VARIABLES: &[Variable] = &[
+    Variable {
+        name: FILE,
+        accepted: "the path of a file of settings, such as mtu = 1024, one a line",
+        apply: |_, _| Err("a file of settings names no other".to_owned()),
+    },
     Variable {
         name: "RDMA_SOFT_PORTS",
         accepted: "the number of ports, 1 to 255",
@@ -44,19 +54,53 @@ const VARIABLES: &[Variable] = &[
         apply: gids,
     },
     Variable {
+        name: "RDMA_SOFT_MAX_MTU",
+        accepted: "256, 512, 1024, 2048 or 4096 (one for all ports, or one each with semicolons)",
+        apply: |profile, text| {
+            each_port(profile, text, |port, text| set_mtu(&mut port.max_mtu, text))
+        },
+    },
+    Variable {
         name: "RDMA_SOFT_MTU",
-        accepted: "256, 512, 1024, 2048 or 4096",
-        apply: mtu,
+        accepted: "256, 512, 1024, 2048 or 4096 (one for all ports, or one each with semicolons)",
+        apply: |profile, text| {
+            each_port(profile, text, |port, text| {
+                set_mtu(&mut port.active_mtu, text)
+            })
+        },
+    },
+    Variable {
+        name: "RDMA_SOFT_MAX_MSG_SZ",
+        accepted: "the bytes of the longest message, at most 2147483648: for all ports, or one a \
+                   port with semicolons",
+        apply: |profile, text| {
+            each_port(profile, text, |port, text| {
+                port.max_msg_sz = number(text)?;
+                Ok(())
+            })
+        },
     },
     Variable {
         name: "RDMA_SOFT_STATE",
-        accepted: "up or down",
-        apply: state,
+        accepted: "up or down (one for all ports, or one each with semicolons)",
+        apply: |profile, text| {
+            each_port(profile, text, |port, text| {
+                port.up = one_of(text, &[("up", true), ("down", false)])?;
+                Ok(())
+            })
+        },
     },
     Variable {
         name: "RDMA_SOFT_PKEYS",
-        accepted: "partition keys with commas between them, such as 0xffff,0x8001",
-        apply: pkeys,
+        accepted: "partition keys with commas between them, such as 0xffff,0x8001: for all ports, \
+                   or one list a port with semicolons",
+        apply: |profile, text| {
+            each_port(profile, text, |port, text| {
+                port.pkeys =
+                    (text.split(',').map(|key| number(key.trim()))).collect::<Result<_, _>>()?;
+                Ok(())
+            })
+        },
     },
     Variable {
         name: "RDMA_SOFT_CAPS",
@@ -64,11 +108,43 @@ const VARIABLES: &[Variable] = &[
         apply: caps,
     },
     Variable {
+        name: "RDMA_SOFT_TRAFFIC_CLASS",
+        accepted: "the traffic class of packets whose address vector has 0, from 0 to 255: four \
+                   times the DSCP",
+        apply: |profile, text| {
+            profile.traffic_class = number(text)?;
+            Ok(())
+        },
+    },
+    Variable {
+        name: "RDMA_SOFT_SOURCE_PORT",
+        accepted: "fixed (4791) or flow (by flow label, or by the two Queue Pairs)",
+        apply: |profile, text| {
+            let rules = [("fixed", SourcePort::Fixed), ("flow", SourcePort::ByFlow)];
+            profile.source_port = one_of(text, &rules)?;
+            Ok(())
+        },
+    },
+    Variable {
         name: "RDMA_SOFT_FAULTS",
         accepted: "faults with commas between them, such as \
                    loss=1%,duplicate=1%,reorder=1%,corrupt=0.1%,delay=200us,jitter=50us,seed=7",
         apply: |profile, text| {
             profile.faults = text.parse().map_err(|e| format!("{e}"))?;
+            Ok(())
+        },
+    },
+    Variable {
+        name: "RDMA_SOFT_STRICT",
+        accepted: "poison, reorder, keys, hazards with commas between them, and a - before what is \
+                   to be off",
+        apply: strict,
+    },
+    Variable {
+        name: "RDMA_SOFT_EXPLAIN",
+        accepted: "1 to write why a call is refused to standard error, or 0",
+        apply: |profile, text| {
+            profile.explain = one_of(text, &[("1", true), ("0", false)])?;
             Ok(())
         },
     },
@@ -102,40 +178,115 @@ const VARIABLES: &[Variable] = &[
     Variable {
         name: "RDMA_SOFT_IP_IDS",
         accepted: "own (all peers are software devices of this kind) or any",
-        apply: ip_ids,
+        apply: |profile, text| {
+            profile.ip_ids = one_of(text, &[("own", IpIds::Own), ("any", IpIds::Any)])?;
+            Ok(())
+        },
     },
 ];
 
-/// Applies the variables of this family among `vars`.
+/// A setting with the text that it is given.
+struct Given {
+    /// Its place in [`VARIABLES`].
+    at: usize,
+    text: String,
+    /// The line of a file, for one that stands there.
+    line: Option<Line>,
+}
+
+impl Given {
+    fn apply(&self, profile: &mut Profile) -> Result<(), ProfileError> {
+        let variable = &VARIABLES[self.at];
+        let outcome = (variable.apply)(profile, &self.text);
+        outcome.map_err(|problem| match &self.line {
+            None => ProfileError::Value {
+                variable: variable.name,
+                value: self.text.clone(),
+                problem,
+                accepted: variable.accepted,
+            },
+            Some(line) => line.error(format!("{problem}; write {}", variable.accepted)),
+        })
+    }
+}
+
+/// Applies the variables of this family among `vars`, and the file that they name.
 pub(super) fn apply<N: AsRef<OsStr>, V: AsRef<OsStr>>(
     profile: &mut Profile,
     vars: impl IntoIterator<Item = (N, V)>,
 ) -> Result<(), ProfileError> {
-    let mut ours = Vec::new();
+    let mut given = Vec::new();
+    let mut path = None;
     for (name, value) in vars {
         let name = name.as_ref().to_string_lossy();
-        if name.starts_with(PREFIX) {
-            let at = VARIABLES.iter().position(|v| v.name == name);
-            let name = name.into_owned();
-            let at = at.ok_or(ProfileError::UnknownVariable { name })?;
-            ours.push((at, value));
+        if !name.starts_with(PREFIX) {
+            continue;
         }
-    }
-    ours.sort_by_key(|&(at, _)| at);
-    for (at, value) in ours {
-        let variable = &VARIABLES[at];
-        let outcome = match value.as_ref().to_str() {
-            Some(text) => (variable.apply)(profile, text),
-            None => Err("it is not UTF-8".to_owned()),
+        let Some(at) = VARIABLES.iter().position(|v| v.name == name) else {
+            let name = name.into_owned();
+            return Err(ProfileError::UnknownVariable { name });
         };
-        outcome.map_err(|problem| ProfileError::Value {
-            variable: variable.name,
-            value: value.as_ref().to_string_lossy().into_owned(),
-            problem,
-            accepted: variable.accepted,
-        })?;
+        let value = value.as_ref();
+        if name == FILE {
+            path = Some(PathBuf::from(value));
+            continue;
+        }
+        let Some(text) = value.to_str() else {
+            return Err(ProfileError::Value {
+                variable: VARIABLES[at].name,
+                value: value.to_string_lossy().into_owned(),
+                problem: "it is not UTF-8".to_owned(),
+                accepted: VARIABLES[at].accepted,
+            });
+        };
+        let text = text.to_owned();
+        let line = None;
+        given.push(Given { at, text, line });
     }
-    Ok(())
+    if let Some(path) = path {
+        let written = of_file(&path)?;
+        let fresh = |line: &Given| given.iter().all(|g| g.at != line.at);
+        let written: Vec<_> = written.into_iter().filter(fresh).collect();
+        given.extend(written);
+    }
+    apply_all(profile, given)
+}
+
+/// Applies the settings of a file.
+pub(super) fn apply_file(
+    profile: &mut Profile,
+    path: &std::path::Path,
+) -> Result<(), ProfileError> {
+    apply_all(profile, of_file(path)?)
+}
+
+fn apply_all(profile: &mut Profile, mut given: Vec<Given>) -> Result<(), ProfileError> {
+    given.sort_by_key(|g| g.at);
+    given.iter().try_for_each(|g| g.apply(profile))
+}
+
+/// The settings that a file gives, each at most once.
+fn of_file(path: &std::path::Path) -> Result<Vec<Given>, ProfileError> {
+    let mut given: Vec<Given> = Vec::new();
+    for (line, name, text) in file::read(path)? {
+        let is = |v: &Variable| v.name[PREFIX.len()..].eq_ignore_ascii_case(&name);
+        let lower = name.chars().all(|c| !c.is_ascii_uppercase());
+        let Some(at) = VARIABLES.iter().position(is).filter(|_| lower) else {
+            let names: Vec<_> = (VARIABLES.iter().filter(|v| v.name != FILE))
+                .map(|v| v.name[PREFIX.len()..].to_ascii_lowercase())
+                .collect();
+            return Err(line.error(format!(
+                "{name:?} is no setting: there are {}",
+                names.join(", ")
+            )));
+        };
+        if given.iter().any(|g| g.at == at) {
+            return Err(line.error(format!("{name} stands here a second time")));
+        }
+        let line = Some(line);
+        given.push(Given { at, text, line });
+    }
+    Ok(given)
 }
 
 /// A whole number, decimal or with 0x, that fits.
@@ -186,10 +337,7 @@ fn addr(profile: &mut Profile, text: &str) -> Result<(), String> {
 
 fn gids(profile: &mut Profile, text: &str) -> Result<(), String> {
     let entry = |text: &str| match text.strip_prefix("v1:") {
-        _ if text == "-" => Ok(GidEntry {
-            gid: [0; 16],
-            kind: GidKind::RoceV2,
-        }),
+        _ if text == "-" => Ok(GidEntry::EMPTY),
         Some(v1) => Ok(GidEntry {
             kind: GidKind::RoceV1,
             ..GidEntry::v2(ip(v1)?)
@@ -202,34 +350,56 @@ fn gids(profile: &mut Profile, text: &str) -> Result<(), String> {
     })
 }
 
-fn mtu(profile: &mut Profile, text: &str) -> Result<(), String> {
+/// Hands each port its part of a text with semicolons; one part alone is for all.
+fn each_port(
+    profile: &mut Profile,
+    text: &str,
+    apply: impl Fn(&mut PortProfile, &str) -> Result<(), String>,
+) -> Result<(), String> {
+    let parts: Vec<&str> = text.split(';').map(str::trim).collect();
+    if parts.len() != 1 && parts.len() != profile.ports.len() {
+        return Err(format!(
+            "{} parts for {} ports",
+            parts.len(),
+            profile.ports.len()
+        ));
+    }
+    let parts = parts.iter().cycle();
+    (profile.ports.iter_mut().zip(parts)).try_for_each(|(port, part)| apply(port, part))
+}
+
+fn set_mtu(place: &mut u32, text: &str) -> Result<(), String> {
     let mtu = number(text)?;
     if !MTUS.contains(&mtu) {
         return Err(format!("{mtu} is none of them"));
     }
-    for port in &mut profile.ports {
-        port.active_mtu = mtu;
-    }
+    *place = mtu;
     Ok(())
 }
 
-fn state(profile: &mut Profile, text: &str) -> Result<(), String> {
-    let up = match text {
-        "up" => true,
-        "down" => false,
-        _ => return Err("it is neither".to_owned()),
-    };
-    for port in &mut profile.ports {
-        port.up = up;
-    }
-    Ok(())
+/// The value of the word that `text` is.
+fn one_of<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
+    let found = words.iter().find(|(word, _)| *word == text);
+    found
+        .map(|(_, value)| *value)
+        .ok_or_else(|| "it is neither".to_owned())
 }
 
-fn pkeys(profile: &mut Profile, text: &str) -> Result<(), String> {
-    let pkeys: Vec<u16> =
-        (text.split(',').map(|key| number(key.trim()))).collect::<Result<_, _>>()?;
-    for port in &mut profile.ports {
-        port.pkeys.clone_from(&pkeys);
+fn strict(profile: &mut Profile, text: &str) -> Result<(), String> {
+    for entry in text.split(',').map(str::trim) {
+        let (name, on) = match entry.strip_prefix('-') {
+            Some(name) => (name, false),
+            None => (entry, true),
+        };
+        let strict = &mut profile.strict;
+        let place = match name {
+            "poison" => &mut strict.poison,
+            "reorder" => &mut strict.reorder_completions,
+            "keys" => &mut strict.distinct_keys,
+            "hazards" => &mut strict.hazards,
+            _ => return Err(format!("{name:?} is none of them")),
+        };
+        *place = on;
     }
     Ok(())
 }
@@ -254,15 +424,7 @@ fn set_cap(caps: &mut Caps, name: &str, value: &str) -> Result<(), String> {
         };
     }
     by_name!(max_pd max_mr max_mr_size max_cq max_cqe max_qp max_qp_wr max_sge max_inline_data
-             max_qp_rd_atom max_qp_init_rd_atom max_ah);
-    Ok(())
-}
-
-fn ip_ids(profile: &mut Profile, text: &str) -> Result<(), String> {
-    profile.ip_ids = match text {
-        "own" => IpIds::Own,
-        "any" => IpIds::Any,
-        _ => return Err("it is neither".to_owned()),
-    };
+             max_qp_rd_atom max_qp_init_rd_atom max_ah max_srq max_srq_wr max_srq_sge max_mw
+             max_mcast_grp max_mcast_qp_attach);
     Ok(())
 }

@@ -104,9 +104,9 @@ fn what_holds_for_all_ports() {
         assert_eq!(port.pkeys, [0xffff, 0x8001, 7]);
     }
     for mtu in ["1500", "0", "8192"] {
-        assert!(refused("RDMA_SOFT_MTU", mtu).ends_with("write 256, 512, 1024, 2048 or 4096"));
+        assert!(refused("RDMA_SOFT_MTU", mtu).contains("write 256, 512, 1024, 2048 or 4096"));
     }
-    assert!(refused("RDMA_SOFT_STATE", "UP").ends_with("write up or down"));
+    assert!(refused("RDMA_SOFT_STATE", "UP").contains("write up or down"));
     assert!(refused("RDMA_SOFT_PKEYS", "0x10000").contains("0x10000 is too large"));
 }
 

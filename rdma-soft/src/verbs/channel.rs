@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rdma_core_sys::{ibv_comp_channel, ibv_context, ibv_cq};
-use rustix::io::Errno;
 
-use super::device::minus_one;
-use super::{context, fail, object};
+use super::event::nothing_taken;
+use super::{context, fail, minus_one, object, refuse};
+use crate::core::CallError;
 use crate::node::{CqEvent, EventQueue};
 
 /// Our part of an `ibv_comp_channel`.
@@ -43,13 +43,16 @@ pub(super) unsafe extern "C" fn create_comp_channel(
 pub(super) unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     // SAFETY: a channel that the application got from a verbs provider and has not destroyed.
     match unsafe { object::soft(channel) } {
-        Ok(soft) if soft.users.load(Ordering::Acquire) > 0 => Errno::BUSY.raw_os_error(),
+        Ok(soft) if soft.users.load(Ordering::Acquire) > 0 => refuse(CallError::busy(format!(
+            "{} CQs use the completion channel",
+            soft.users.load(Ordering::Acquire)
+        ))),
         Ok(_) => {
             // SAFETY: one of ours, and no CQ uses it: the application is done with it.
             unsafe { object::free(channel) };
             0
         }
-        Err(errno) => errno.raw_os_error(),
+        Err(errno) => refuse(errno),
     }
 }
 
@@ -64,7 +67,7 @@ pub(super) unsafe extern "C" fn get_cq_event(
         Err(errno) => return minus_one(errno),
     };
     if cq.is_null() || cq_context.is_null() {
-        return minus_one(Errno::INVAL);
+        return minus_one(CallError::invalid("no place for the CQ or its context"));
     }
     match soft.queue.take(|event| event.0.comp_acks.taken()) {
         Ok(CqEvent(event)) => {
@@ -77,7 +80,7 @@ pub(super) unsafe extern "C" fn get_cq_event(
             }
             0
         }
-        Err(errno) => minus_one(errno),
+        Err(errno) => nothing_taken(errno),
     }
 }
 

@@ -3,14 +3,16 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::net::IpAddr;
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rdma_core_sys::*;
 use rustix::io::Errno;
 
 use super::context::{self, Context};
-use super::{copy_out, fail, sys};
-use crate::core::config::Caps;
+use super::{copy_out, fail, refuse, sys, why};
+use crate::core::CallError;
+use crate::core::config::{Caps, GidEntry};
 use crate::core::rng::Rng;
 use crate::link::Faults;
 use crate::node::{Node, Snapshot, StartError, lock, random_seed};
@@ -31,6 +33,8 @@ pub(super) struct Device {
     index: c_int,
     pub(super) profile: Profile,
     running: Mutex<Running>,
+    /// Queries of each port.
+    queries: Box<[AtomicU64]>,
 }
 
 /// The node of a device.
@@ -85,6 +89,7 @@ fn push(devices: &mut Vec<&'static Device>, profile: Profile) -> &'static Device
     let number = devices.len();
     let name = format!("soft{number}");
     let mut abi = ibv_device::zeroed();
+    abi._ops = context::MARK.device_ops();
     abi.node_type = ibv_node_type::IBV_NODE_CA;
     abi.transport_type = ibv_transport_type::IBV_TRANSPORT_IB;
     set_text(&mut abi.name, &name);
@@ -99,6 +104,7 @@ fn push(devices: &mut Vec<&'static Device>, profile: Profile) -> &'static Device
     );
     // Without random bytes the process number still tells the processes of this host apart.
     let seed = random_seed().unwrap_or_else(|_| u64::from(std::process::id()));
+    let queries = profile.ports.iter().map(|_| AtomicU64::new(0)).collect();
     let device: &'static Device = Box::leak(Box::new(Device {
         abi,
         _room: [0; 1024 - size_of::<ibv_device>()],
@@ -107,6 +113,7 @@ fn push(devices: &mut Vec<&'static Device>, profile: Profile) -> &'static Device
         name,
         profile,
         running: Mutex::default(),
+        queries,
     }));
     devices.push(device);
     device
@@ -154,6 +161,9 @@ impl Device {
                 }
             },
         };
+        if self.profile.explain {
+            why::explain();
+        }
         running.node = Some(Arc::clone(&node));
         running.opens += 1;
         running.error = None;
@@ -168,6 +178,13 @@ impl Device {
             && let Some(node) = running.node.take()
         {
             running.last = Some(node.stop());
+        }
+    }
+
+    /// Counts a query of a port that there is.
+    pub(super) fn count_query(&self, port: u8) {
+        if let Some(queries) = self.queries.get(usize::from(port).wrapping_sub(1)) {
+            queries.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -208,6 +225,73 @@ pub fn partition(device: &str, peer: IpAddr, cut_off: bool) -> bool {
     named(device).is_some_and(|d| d.with_node(|node| node.partition(peer, cut_off)).is_some())
 }
 
+/// Does something to the node of an open device.
+fn on_node(
+    device: &str,
+    call: impl FnOnce(&Node) -> Result<(), CallError>,
+) -> Result<(), CallError> {
+    let done = named(device).and_then(|d| d.with_node(call));
+    done.unwrap_or_else(|| {
+        let why = format!("no device {device:?} is open");
+        Err(CallError::new(Errno::NODEV, why))
+    })
+}
+
+/// Takes the link of a port (from 1) of an open device up or down. A port that is down carries nothing,
+/// either way. All open contexts get `IBV_EVENT_PORT_ACTIVE` or `IBV_EVENT_PORT_ERR`, unless it was so
+/// before.
+///
+/// # Errors
+/// `ENODEV` if no device of that name is open, `EINVAL` if it has no such port.
+pub fn set_port_up(device: &str, port: u8, up: bool) -> Result<(), CallError> {
+    on_node(device, |node| node.set_port_up(port, up))
+}
+
+/// Changes an entry of the GID table of a port (from 1) of an open device; `None` makes it empty. All
+/// open contexts get `IBV_EVENT_GID_CHANGE`. Queue Pairs and address handles that were given the entry
+/// before keep what it was.
+///
+/// # Errors
+/// `ENODEV` if no device of that name is open, `EINVAL` if it has no such port or entry.
+pub fn set_gid(
+    device: &str,
+    port: u8,
+    index: usize,
+    entry: Option<GidEntry>,
+) -> Result<(), CallError> {
+    on_node(device, |node| node.set_gid(port, index, entry))
+}
+
+/// Changes an entry of the partition key table of a port (from 1) of an open device, for all that use
+/// it. All open contexts get `IBV_EVENT_PKEY_CHANGE`.
+///
+/// # Errors
+/// `ENODEV` if no device of that name is open, `EINVAL` if it has no such port or entry.
+pub fn set_pkey(device: &str, port: u8, index: usize, pkey: u16) -> Result<(), CallError> {
+    on_node(device, |node| node.set_pkey(port, index, pkey))
+}
+
+/// Has an open device fail, as hardware does: all open contexts get `IBV_EVENT_DEVICE_FATAL`, all Queue
+/// Pairs end in ERR, where requests are flushed, and calls that make or change objects give `EIO`. What is
+/// there can be destroyed; once it was closed by all, the device can be opened again.
+///
+/// # Errors
+/// `ENODEV` if no device of that name is open.
+pub fn fail_device(device: &str) -> Result<(), CallError> {
+    on_node(device, |node| {
+        node.fail();
+        Ok(())
+    })
+}
+
+/// How often the attributes, the GIDs or the partition keys of a port (from 1) were asked for, by its
+/// number, since the process began: shows who assumes a port. `None` if there is no such port.
+pub fn port_queries(device: &str, port: u8) -> Option<u64> {
+    let at = usize::from(port).checked_sub(1)?;
+    let queries = named(device)?.queries.get(at)?;
+    Some(queries.load(Ordering::Relaxed))
+}
+
 /// The device behind a pointer that an application passed.
 fn find(device: *mut ibv_device) -> Option<&'static Device> {
     lock(&DEVICES)
@@ -220,7 +304,7 @@ pub(super) unsafe extern "C" fn get_device_list(num_devices: *mut c_int) -> *mut
     let mut devices = lock(&DEVICES);
     if let Err(error) = with_first(&mut devices) {
         tracing::error!(%error, "the software device has no valid profile");
-        return fail(Errno::INVAL);
+        return fail(CallError::invalid(error.to_string()));
     }
     let list: Box<[*mut ibv_device]> = (devices.iter().map(|d| d.as_abi()))
         .chain([ptr::null_mut()])
@@ -251,7 +335,7 @@ pub(super) unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
 pub(super) unsafe extern "C" fn get_device_name(device: *mut ibv_device) -> *const c_char {
     match find(device) {
         Some(device) => device.abi.name.as_ptr(),
-        None => fail::<c_char>(Errno::INVAL).cast_const(),
+        None => fail::<c_char>(unknown(Errno::INVAL)).cast_const(),
     }
 }
 
@@ -263,9 +347,13 @@ pub(super) unsafe extern "C" fn get_device_index(device: *mut ibv_device) -> c_i
     find(device).map_or(-1, |device| device.index)
 }
 
+fn unknown(errno: Errno) -> CallError {
+    CallError::new(errno, "the device is none of this process's list")
+}
+
 pub(super) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     let Some(device) = find(device) else {
-        return fail(Errno::NODEV);
+        return fail(unknown(Errno::NODEV));
     };
     match device.acquire() {
         Ok(node) => match context::create(device, node) {
@@ -277,10 +365,28 @@ pub(super) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv
         },
         Err(error) => {
             tracing::error!(device = device.name, %error, "the software device cannot start");
-            fail(error.errno())
+            fail(CallError::new(error.errno(), error.to_string()))
         }
     }
 }
+
+/// What the device can do.
+///
+/// It keeps sums of what the ports count ([`ibv_port_attr`]'s counters are the node's), chooses its own
+/// keys for windows of type 2B (a window belongs to the Queue Pair that bound it), and has the sends
+/// that invalidate keys, but no fast registration, which user space never sees.
+const CAPABILITIES: ibv_device_cap_flags = IBV_DEVICE_BAD_PKEY_CNTR
+    .union(IBV_DEVICE_BAD_QKEY_CNTR)
+    .union(IBV_DEVICE_UD_AV_PORT_ENFORCE)
+    .union(IBV_DEVICE_CURR_QP_STATE_MOD)
+    .union(IBV_DEVICE_PORT_ACTIVE_EVENT)
+    .union(IBV_DEVICE_SYS_IMAGE_GUID)
+    .union(IBV_DEVICE_RC_RNR_NAK_GEN)
+    .union(IBV_DEVICE_SRQ_RESIZE)
+    .union(IBV_DEVICE_MEM_WINDOW)
+    .union(IBV_DEVICE_XRC)
+    .union(IBV_DEVICE_MEM_MGT_EXTENSIONS)
+    .union(IBV_DEVICE_MEM_WINDOW_TYPE_2B);
 
 /// A limit as verbs report it.
 fn limit(value: u64) -> c_int {
@@ -303,10 +409,7 @@ fn attributes(context: &Context) -> ibv_device_attr {
     attr.hw_ver = 1;
     attr.max_qp = limit(caps.max_qp.into());
     attr.max_qp_wr = limit(caps.max_qp_wr.into());
-    attr.device_cap_flags = (ibv_device_cap_flags::IBV_DEVICE_CURR_QP_STATE_MOD
-        | ibv_device_cap_flags::IBV_DEVICE_SYS_IMAGE_GUID
-        | ibv_device_cap_flags::IBV_DEVICE_RC_RNR_NAK_GEN)
-        .bits() as u32;
+    attr.device_cap_flags = CAPABILITIES.bits() as u32;
     attr.max_sge = limit(caps.max_sge.into());
     attr.max_sge_rd = attr.max_sge;
     attr.max_cq = limit(caps.max_cq.into());
@@ -318,7 +421,15 @@ fn attributes(context: &Context) -> ibv_device_attr {
     attr.max_qp_init_rd_atom = caps.max_qp_init_rd_atom.into();
     // Atomics are those of the processor, so they are atomic to everybody.
     attr.atomic_cap = ibv_atomic_cap::IBV_ATOMIC_GLOB;
+    attr.max_mw = limit(caps.max_mw.into());
+    attr.max_mcast_grp = limit(caps.max_mcast_grp.into());
+    attr.max_mcast_qp_attach = limit(caps.max_mcast_qp_attach.into());
+    attr.max_total_mcast_qp_attach =
+        limit(u64::from(caps.max_mcast_grp) * u64::from(caps.max_mcast_qp_attach));
     attr.max_ah = limit(caps.max_ah.into());
+    attr.max_srq = limit(caps.max_srq.into());
+    attr.max_srq_wr = limit(caps.max_srq_wr.into());
+    attr.max_srq_sge = limit(caps.max_srq_sge.into());
     attr.max_pkeys = u16::try_from(pkeys.unwrap_or(0)).unwrap_or(u16::MAX);
     // 4.096 us x 2^8 is about 1 ms: what the thread may take to notice that polling ended.
     attr.local_ca_ack_delay = 8;
@@ -332,13 +443,13 @@ pub(super) unsafe extern "C" fn query_device(
 ) -> c_int {
     // SAFETY: a context that the application got from a verbs provider and has not closed.
     match unsafe { context::soft(context) } {
-        Ok(_) if attr.is_null() => Errno::INVAL.raw_os_error(),
+        Ok(_) if attr.is_null() => refuse(CallError::invalid("no place for the attributes")),
         Ok(context) => {
             // SAFETY: not null, so it has room for the struct by the rules of ibv_query_device(3).
             unsafe { attr.write(attributes(context)) };
             0
         }
-        Err(errno) => errno.raw_os_error(),
+        Err(errno) => refuse(errno),
     }
 }
 
@@ -351,18 +462,52 @@ pub(super) unsafe extern "C" fn query_device_ex(
     // SAFETY: a context that the application got from a verbs provider and has not closed.
     let context = match unsafe { context::soft(context) } {
         Ok(context) => context,
-        Err(errno) => return errno.raw_os_error(),
+        Err(errno) => return refuse(errno),
     };
     // SAFETY: null or, by the rules of ibv_query_device_ex(3), a struct.
     let no_extension = input.is_null() || unsafe { (*input).comp_mask } == 0;
     if attr.is_null() || attr_size < size_of::<ibv_device_attr>() || !no_extension {
-        return Errno::INVAL.raw_os_error();
+        return refuse(CallError::invalid(
+            "no place for the attributes, too little of it, or a comp_mask that is not 0",
+        ));
     }
     let mut all = ibv_device_attr_ex::zeroed();
     all.orig_attr = attributes(context);
+    // Completions are stamped in nanoseconds, of which there are 10^6 in a millisecond.
+    all.completion_timestamp_mask = u64::MAX;
+    all.hca_core_clock = 1_000_000;
+    all.device_cap_flags_ex = CAPABILITIES.bits();
     all.phys_port_cnt_ex = all.orig_attr.phys_port_cnt.into();
     // SAFETY: the caller says that `attr` has room for `attr_size` bytes.
     unsafe { copy_out(&all, attr, attr_size) };
+    0
+}
+
+/// The clock that completions are stamped with: all of its nanoseconds are in `tv_nsec`, as drivers
+/// give the ticks of theirs.
+pub(super) unsafe extern "C" fn query_rt_values(
+    context: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
+    const RAW_CLOCK: u32 = ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK.bits();
+    // SAFETY: a context that the application got from a verbs provider and has not closed.
+    let context = match unsafe { context::soft(context) } {
+        Ok(context) => context,
+        Err(errno) => return refuse(errno),
+    };
+    // SAFETY: null, or the struct that ibv_query_rt_values_ex(3) asks for.
+    if values.is_null() || unsafe { (*values).comp_mask } & !RAW_CLOCK != 0 {
+        return refuse(CallError::invalid(
+            "no place for the values, or values that are not known",
+        ));
+    }
+    // SAFETY: not null, as above.
+    unsafe {
+        if (*values).comp_mask & RAW_CLOCK != 0 {
+            (*values).raw_clock.tv_sec = 0;
+            (*values).raw_clock.tv_nsec = context.node.raw_clock() as i64;
+        }
+    }
     0
 }
 
@@ -380,10 +525,4 @@ pub(super) fn name_of(device: &'static Device) -> &'static str {
     // SAFETY: the field holds a terminated text, written once by `set_text`.
     let text = unsafe { CStr::from_ptr(device.abi.name.as_ptr()) };
     text.to_str().unwrap_or_default()
-}
-
-/// Leaves `errno` and gives -1.
-pub(super) fn minus_one(errno: Errno) -> c_int {
-    sys::set_errno(errno);
-    -1
 }

@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use rdma_core_sys::*;
 use rustix::io::Errno;
 
-use super::device::minus_one;
-use super::{context, object};
-use crate::node::Subject;
+use super::{context, minus_one, object, sys};
+use crate::core::CallError;
+use crate::node::{AsyncEvent, Subject};
 
 pub(super) unsafe extern "C" fn get_async_event(
     ctx: *mut ibv_context,
@@ -17,47 +17,72 @@ pub(super) unsafe extern "C" fn get_async_event(
 ) -> c_int {
     // SAFETY: a context that the application got from a verbs provider and has not closed.
     let context = match unsafe { context::soft(ctx) } {
-        Ok(_) if event.is_null() => return minus_one(Errno::INVAL),
+        Ok(_) if event.is_null() => return minus_one(CallError::invalid("no place for the event")),
         Ok(context) => context,
         Err(errno) => return minus_one(errno),
     };
-    match context.events.take(|event| event.acks().taken()) {
+    // Counted before anybody else can get at the queue: whoever destroys the object waits for it.
+    let taken = context.events.take(|event| {
+        if let Some(acks) = event.acks() {
+            acks.taken();
+        }
+    });
+    match taken {
         Ok(taken) => {
-            let mut abi = ibv_async_event::zeroed();
-            abi.event_type = taken.kind;
-            abi.element = match &taken.subject {
-                Subject::Cq(cq) => ibv_async_event_element {
-                    cq: cq.handle.load(Ordering::Acquire) as *mut ibv_cq,
-                },
-                Subject::Qp(qp) => ibv_async_event_element {
-                    qp: qp.handle.load(Ordering::Acquire) as *mut ibv_qp,
-                },
-            };
             // SAFETY: not null, so it has room for the event by the rules of ibv_get_async_event(3).
-            unsafe { event.write(abi) };
+            unsafe { event.write(to_abi(&taken)) };
             0
         }
-        Err(errno) => minus_one(errno),
+        Err(errno) => nothing_taken(errno),
     }
 }
 
-/// What an event's element is, by the event's kind; `None` for kinds that this device never raises.
+/// Ends a call that waited for an event and got none. That there is none, or that a signal came, is no
+/// refusal.
+pub(super) fn nothing_taken(errno: Errno) -> c_int {
+    match errno {
+        Errno::AGAIN | Errno::INTR => {
+            sys::set_errno(errno);
+            -1
+        }
+        _ => minus_one(errno),
+    }
+}
+
+/// An event as verbs report it.
+fn to_abi(event: &AsyncEvent) -> ibv_async_event {
+    let mut abi = ibv_async_event::zeroed();
+    abi.event_type = event.kind;
+    match &event.subject {
+        Subject::Cq(cq) => abi.element.cq = cq.handle.load(Ordering::Acquire) as *mut ibv_cq,
+        Subject::Qp(qp) => abi.element.qp = qp.handle.load(Ordering::Acquire) as *mut ibv_qp,
+        Subject::Srq(srq) => abi.element.srq = srq.handle.load(Ordering::Acquire) as *mut ibv_srq,
+        Subject::Port(port) => abi.element.port_num = (*port).into(),
+        Subject::Device => {}
+    }
+    abi
+}
+
+/// What of a destroyable object an event's element is, by the event's kind; `None` for ports and the
+/// device, and for kinds that this device never raises.
 enum Element {
     Cq,
     Qp,
+    Srq,
 }
 
 fn element(kind: ibv_event_type) -> Option<Element> {
     match kind {
-        ibv_event_type::IBV_EVENT_CQ_ERR => Some(Element::Cq),
-        ibv_event_type::IBV_EVENT_QP_FATAL
-        | ibv_event_type::IBV_EVENT_QP_REQ_ERR
-        | ibv_event_type::IBV_EVENT_QP_ACCESS_ERR
-        | ibv_event_type::IBV_EVENT_COMM_EST
-        | ibv_event_type::IBV_EVENT_SQ_DRAINED
-        | ibv_event_type::IBV_EVENT_PATH_MIG
-        | ibv_event_type::IBV_EVENT_PATH_MIG_ERR
-        | ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED => Some(Element::Qp),
+        IBV_EVENT_CQ_ERR => Some(Element::Cq),
+        IBV_EVENT_QP_FATAL
+        | IBV_EVENT_QP_REQ_ERR
+        | IBV_EVENT_QP_ACCESS_ERR
+        | IBV_EVENT_COMM_EST
+        | IBV_EVENT_SQ_DRAINED
+        | IBV_EVENT_PATH_MIG
+        | IBV_EVENT_PATH_MIG_ERR
+        | IBV_EVENT_QP_LAST_WQE_REACHED => Some(Element::Qp),
+        IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => Some(Element::Srq),
         _ => None,
     }
 }
@@ -79,7 +104,12 @@ pub(super) unsafe extern "C" fn ack_async_event(event: *mut ibv_async_event) {
             }
             Some(Element::Qp) => {
                 if let Ok(soft) = object::soft((*event).element.qp) {
-                    Arc::clone(&soft.qp).acks.ack(1);
+                    Arc::clone(&soft.handle).acks.ack(1);
+                }
+            }
+            Some(Element::Srq) => {
+                if let Ok(soft) = object::soft((*event).element.srq) {
+                    Arc::clone(&soft.srq).acks.ack(1);
                 }
             }
             None => {}

@@ -11,8 +11,10 @@ mod ah;
 mod channel;
 mod context;
 mod cq;
+mod cq_ex;
 mod device;
 mod event;
+mod inventory;
 mod mr;
 mod mw;
 mod object;
@@ -20,14 +22,24 @@ mod pd;
 mod port;
 mod post;
 mod qp;
+mod qp_ex;
 mod srq;
 pub(crate) mod sys;
+mod td;
 mod text;
+mod turn;
+mod why;
+mod xrcd;
 
 use rdma_core_sys::{Functions, Verbs};
-use rustix::io::Errno;
 
-pub use device::{add_device, counters, open_error, partition, set_faults};
+use why::{fail, minus_one, refuse};
+
+pub use device::{
+    add_device, counters, fail_device, open_error, partition, port_queries, set_faults, set_gid,
+    set_pkey, set_port_up,
+};
+pub use why::last_refusal;
 
 /// What the undefined fields of a failed completion hold: no opcode, no flag combination and no
 /// length that a program expects, so that a program which reads them is found out.
@@ -133,12 +145,6 @@ const fn verbs_table() -> &'static Verbs {
     // from any thread.
     static TABLE: Verbs = unsafe { Verbs::new(FUNCTIONS) };
     &TABLE
-}
-
-/// Leaves `errno` and gives null.
-fn fail<T>(errno: Errno) -> *mut T {
-    sys::set_errno(errno);
-    std::ptr::null_mut()
 }
 
 /// Writes `value` to a place of `len` bytes, which may be shorter or longer than the struct: a caller

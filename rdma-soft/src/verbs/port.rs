@@ -6,39 +6,48 @@ use rdma_core_sys::*;
 use rustix::io::Errno;
 
 use super::context::{self, Context};
-use super::copy_out;
-use super::device::minus_one;
-use crate::core::config::{GidEntry, GidKind, PortConfig};
-use crate::profile::PortProfile;
+use super::{copy_out, minus_one, refuse};
+use crate::core::CallError;
+use crate::core::config::{GidEntry, GidKind};
+use crate::node::PortNow;
 
-/// A port by its verbs number, as configured and as told to the engine.
-fn port(context: &Context, number: u32) -> Result<(&PortProfile, &PortConfig), Errno> {
-    let at = (number as usize).checked_sub(1).ok_or(Errno::INVAL)?;
-    let profile = context.device.profile.ports.get(at);
-    let config = context.node.config().ports.get(at);
-    profile.zip(config).ok_or(Errno::INVAL)
+/// A port as it is now, by its verbs number; counts the query.
+fn port(context: &Context, number: u32) -> Result<PortNow, CallError> {
+    let ports = context.device.profile.ports.len();
+    let Some(number) = u8::try_from(number).ok().filter(|&n| n > 0) else {
+        return Err(CallError::invalid(format!(
+            "port {number}: there are 1 to {ports}"
+        )));
+    };
+    let port = context.node.port(number)?;
+    context.device.count_query(number);
+    Ok(port)
 }
 
 /// The attributes of a port.
-fn attributes(context: &Context, number: u8) -> Result<ibv_port_attr, Errno> {
+fn attributes(context: &Context, number: u8) -> Result<ibv_port_attr, CallError> {
     const PHYS_DISABLED: u8 = 3;
     const PHYS_LINK_UP: u8 = 5;
     const WIDTH_4X: u8 = 2;
     const SPEED_EDR: u8 = 32;
-    let (profile, config) = port(context, number.into())?;
+    let port = port(context, number.into())?;
+    let config = port.config;
+    let profile = &context.device.profile.ports[usize::from(number) - 1];
     let mtu = |bytes| ibv_mtu::from_bytes(bytes).unwrap_or(ibv_mtu::IBV_MTU_256);
     let mut attr = ibv_port_attr::zeroed();
-    (attr.state, attr.phys_state) = if profile.up {
+    (attr.state, attr.phys_state) = if port.up {
         (ibv_port_state::IBV_PORT_ACTIVE, PHYS_LINK_UP)
     } else {
         (ibv_port_state::IBV_PORT_DOWN, PHYS_DISABLED)
     };
     attr.max_mtu = mtu(profile.max_mtu);
-    attr.active_mtu = mtu(profile.active_mtu);
+    attr.active_mtu = mtu(config.active_mtu);
     attr.gid_tbl_len = c_int::try_from(config.gids.len()).unwrap_or(c_int::MAX);
     attr.port_cap_flags =
         (ibv_port_cap_flags::IBV_PORT_CM_SUP | ibv_port_cap_flags::IBV_PORT_IP_BASED_GIDS).bits();
     attr.max_msg_sz = config.max_msg_sz;
+    attr.bad_pkey_cntr = u32::try_from(port.bad_pkeys).unwrap_or(u32::MAX);
+    attr.qkey_viol_cntr = u32::try_from(port.bad_qkeys).unwrap_or(u32::MAX);
     attr.pkey_tbl_len = u16::try_from(config.pkeys.len()).unwrap_or(u16::MAX);
     attr.max_vl_num = 1;
     attr.active_width = WIDTH_4X;
@@ -56,15 +65,15 @@ pub(super) unsafe extern "C" fn query_port_ex(
     len: usize,
 ) -> c_int {
     // SAFETY: a context that the application got from a verbs provider and has not closed.
-    let context = unsafe { context::soft(context) };
+    let context = unsafe { context::soft(context) }.map_err(CallError::from);
     match context.and_then(|context| attributes(context, number)) {
-        Ok(_) if attr.is_null() => Errno::INVAL.raw_os_error(),
+        Ok(_) if attr.is_null() => refuse(CallError::invalid("no place for the attributes")),
         Ok(all) => {
             // SAFETY: not null, and the caller says that it has room for `len` bytes.
             unsafe { copy_out(&all, attr, len) };
             0
         }
-        Err(errno) => errno.raw_os_error(),
+        Err(error) => refuse(error),
     }
 }
 
@@ -81,9 +90,14 @@ pub(super) unsafe extern "C" fn query_port(
 }
 
 /// One slot of a GID table.
-fn gid_entry(context: &Context, number: u32, index: u32) -> Result<GidEntry, Errno> {
-    let (_, config) = port(context, number)?;
-    config.gids.get(index as usize).copied().ok_or(Errno::INVAL)
+fn gid_entry(context: &Context, number: u32, index: u32) -> Result<GidEntry, CallError> {
+    let gids = port(context, number)?.config.gids;
+    gids.get(index as usize).copied().ok_or_else(|| {
+        CallError::invalid(format!(
+            "index {index}: the GID table of port {number} has {} entries",
+            gids.len()
+        ))
+    })
 }
 
 /// A GID table entry as verbs report it.
@@ -108,21 +122,19 @@ pub(super) unsafe extern "C" fn query_gid(
     index: c_int,
     gid: *mut ibv_gid,
 ) -> c_int {
-    // SAFETY: a context that the application got from a verbs provider and has not closed.
-    let context = unsafe { context::soft(context) };
-    let entry = context.and_then(|context| {
-        let index = u32::try_from(index).map_err(|_| Errno::INVAL)?;
-        gid_entry(context, number.into(), index)
-    });
-    match entry {
-        Ok(_) if gid.is_null() => minus_one(Errno::INVAL),
-        Ok(entry) => {
-            // SAFETY: not null, so it has room for a GID by the rules of ibv_query_gid(3).
-            unsafe { gid.write(ibv_gid::from_raw(entry.gid)) };
-            0
+    let query = || -> Result<(), CallError> {
+        // SAFETY: a context that the application got from a verbs provider and has not closed.
+        let context = unsafe { context::soft(context)? };
+        // A negative index becomes one that no table has.
+        let entry = gid_entry(context, number.into(), index as u32)?;
+        if gid.is_null() {
+            return Err(CallError::invalid("no place for the GID"));
         }
-        Err(errno) => minus_one(errno),
-    }
+        // SAFETY: not null, so it has room for a GID by the rules of ibv_query_gid(3).
+        unsafe { gid.write(ibv_gid::from_raw(entry.gid)) };
+        Ok(())
+    };
+    query().map_or_else(minus_one, |()| 0)
 }
 
 pub(super) unsafe extern "C" fn query_gid_ex(
@@ -133,19 +145,24 @@ pub(super) unsafe extern "C" fn query_gid_ex(
     flags: u32,
     entry_size: usize,
 ) -> c_int {
-    // SAFETY: a context that the application got from a verbs provider and has not closed.
-    let context = unsafe { context::soft(context) };
-    let found = context.and_then(|context| gid_entry(context, number, index));
-    match found {
-        Ok(_) if entry.is_null() || flags != 0 => Errno::INVAL.raw_os_error(),
-        Ok(found) if found.is_empty() => Errno::NODATA.raw_os_error(),
-        Ok(found) => {
-            // SAFETY: not null, and the caller says that it has room for `entry_size` bytes.
-            unsafe { copy_out(&to_abi(&found, number, index), entry, entry_size) };
-            0
+    let query = || -> Result<c_int, CallError> {
+        // SAFETY: a context that the application got from a verbs provider and has not closed.
+        let context = unsafe { context::soft(context)? };
+        let found = gid_entry(context, number, index)?;
+        if entry.is_null() || flags != 0 {
+            return Err(CallError::invalid(
+                "no place for the entry, or flags that are not 0",
+            ));
         }
-        Err(errno) => errno.raw_os_error(),
-    }
+        if found.is_empty() {
+            // Who looks through a table meets such; it is no refusal.
+            return Ok(Errno::NODATA.raw_os_error());
+        }
+        // SAFETY: not null, and the caller says that it has room for `entry_size` bytes.
+        unsafe { copy_out(&to_abi(&found, number, index), entry, entry_size) };
+        Ok(0)
+    };
+    query().unwrap_or_else(refuse)
 }
 
 pub(super) unsafe extern "C" fn query_gid_table(
@@ -155,35 +172,36 @@ pub(super) unsafe extern "C" fn query_gid_table(
     flags: u32,
     entry_size: usize,
 ) -> isize {
-    let refused = |errno: Errno| -(errno.raw_os_error() as isize);
-    // SAFETY: a context that the application got from a verbs provider and has not closed.
-    let context = match unsafe { context::soft(context) } {
-        Ok(context) => context,
-        Err(errno) => return refused(errno),
+    let query = || -> Result<isize, CallError> {
+        // SAFETY: a context that the application got from a verbs provider and has not closed.
+        let context = unsafe { context::soft(context)? };
+        if flags != 0 || entry_size == 0 || (entries.is_null() && max_entries > 0) {
+            return Err(CallError::invalid(
+                "flags that are not 0, entries of no size, or no place for them",
+            ));
+        }
+        let mut count = 0;
+        // Not counted as a query of any port: it asks for all.
+        for number in 1..=context.device.profile.ports.len() as u8 {
+            let gids = context.node.port(number)?.config.gids;
+            for (index, entry) in (0..).zip(&gids).filter(|(_, entry)| !entry.is_empty()) {
+                if count == max_entries {
+                    return Err(CallError::invalid(format!(
+                        "room for {max_entries} entries: the tables hold more"
+                    )));
+                }
+                // SAFETY: the caller says that there is room for `max_entries` entries of
+                // `entry_size` bytes each, and `count` is below that number.
+                unsafe {
+                    let at = entries.byte_add(count * entry_size);
+                    copy_out(&to_abi(entry, number.into(), index), at, entry_size);
+                }
+                count += 1;
+            }
+        }
+        Ok(count as isize)
     };
-    if flags != 0 || entry_size == 0 || (entries.is_null() && max_entries > 0) {
-        return refused(Errno::INVAL);
-    }
-    let ports = (1u32..).zip(&context.node.config().ports);
-    let all = ports.flat_map(|(number, port)| {
-        (0u32..)
-            .zip(&port.gids)
-            .map(move |(index, entry)| (number, index, entry))
-    });
-    let mut count = 0;
-    for (number, index, entry) in all.filter(|(_, _, entry)| !entry.is_empty()) {
-        if count == max_entries {
-            return refused(Errno::INVAL);
-        }
-        // SAFETY: the caller says that there is room for `max_entries` entries of `entry_size`
-        // bytes each, and `count` is below that number.
-        unsafe {
-            let at = entries.byte_add(count * entry_size);
-            copy_out(&to_abi(entry, number, index), at, entry_size);
-        }
-        count += 1;
-    }
-    count as isize
+    query().unwrap_or_else(|error| -(refuse(error) as isize))
 }
 
 pub(super) unsafe extern "C" fn query_pkey(
@@ -192,22 +210,25 @@ pub(super) unsafe extern "C" fn query_pkey(
     index: c_int,
     pkey: *mut u16,
 ) -> c_int {
-    // SAFETY: a context that the application got from a verbs provider and has not closed.
-    let context = unsafe { context::soft(context) };
-    let found = context.and_then(|context| {
-        let (_, config) = port(context, number.into())?;
-        let index = usize::try_from(index).map_err(|_| Errno::INVAL)?;
-        config.pkeys.get(index).copied().ok_or(Errno::INVAL)
-    });
-    match found {
-        Ok(_) if pkey.is_null() => minus_one(Errno::INVAL),
-        Ok(found) => {
-            // SAFETY: not null, so it has room for the key by the rules of ibv_query_pkey(3).
-            unsafe { pkey.write(found.to_be()) };
-            0
+    let query = || -> Result<(), CallError> {
+        // SAFETY: a context that the application got from a verbs provider and has not closed.
+        let context = unsafe { context::soft(context)? };
+        let pkeys = port(context, number.into())?.config.pkeys;
+        // A negative index becomes one that no table has.
+        let found = pkeys.get(index as u32 as usize).ok_or_else(|| {
+            CallError::invalid(format!(
+                "index {index}: the partition key table of port {number} has {} entries",
+                pkeys.len()
+            ))
+        })?;
+        if pkey.is_null() {
+            return Err(CallError::invalid("no place for the key"));
         }
-        Err(errno) => minus_one(errno),
-    }
+        // SAFETY: not null, so it has room for the key by the rules of ibv_query_pkey(3).
+        unsafe { pkey.write(found.to_be()) };
+        Ok(())
+    };
+    query().map_or_else(minus_one, |()| 0)
 }
 
 pub(super) unsafe extern "C" fn get_pkey_index(
@@ -215,13 +236,18 @@ pub(super) unsafe extern "C" fn get_pkey_index(
     number: u8,
     pkey: u16,
 ) -> c_int {
-    // SAFETY: a context that the application got from a verbs provider and has not closed.
-    let context = unsafe { context::soft(context) };
-    let index = context.and_then(|context| {
-        let (_, config) = port(context, number.into())?;
-        let at = config.pkeys.iter().position(|p| p.to_be() == pkey);
-        at.and_then(|at| c_int::try_from(at).ok())
-            .ok_or(Errno::NOENT)
-    });
-    index.unwrap_or_else(minus_one)
+    let query = || -> Result<c_int, CallError> {
+        // SAFETY: a context that the application got from a verbs provider and has not closed.
+        let context = unsafe { context::soft(context)? };
+        let pkeys = port(context, number.into())?.config.pkeys;
+        let at = pkeys.iter().position(|p| p.to_be() == pkey);
+        at.and_then(|at| c_int::try_from(at).ok()).ok_or_else(|| {
+            let why = format!(
+                "port {number} has no partition key {:#06x}",
+                u16::from_be(pkey)
+            );
+            CallError::new(Errno::NOENT, why)
+        })
+    };
+    query().unwrap_or_else(minus_one)
 }

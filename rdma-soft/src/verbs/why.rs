@@ -1,0 +1,75 @@
+//! The sentence behind an errno: verbs give a bare number, and this keeps what was wrong.
+
+use std::cell::RefCell;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::Errno;
+
+use super::sys;
+use crate::core::CallError;
+
+thread_local! {
+    static LAST: RefCell<Option<CallError>> = const { RefCell::new(None) };
+}
+
+/// Refusals also go to standard error.
+static EXPLAIN: AtomicBool = AtomicBool::new(false);
+
+/// What the last refused verbs call of this thread was told: the sentence behind the errno, with the
+/// values that were wrong. Calls that succeed leave it alone, as they leave `errno`. `None` before the
+/// first.
+///
+/// The software device's own calls only; a program in C gets the sentences on its standard error with
+/// `RDMA_SOFT_EXPLAIN=1`.
+///
+/// ```
+/// use rdma_soft::{last_refusal, verbs};
+///
+/// assert_eq!(last_refusal(), None);
+/// // SAFETY: a null device is refused.
+/// let context = unsafe { verbs().open_device(std::ptr::null_mut()) };
+/// assert!(context.is_null());
+/// assert_eq!(last_refusal().as_deref(), Some("the device is none of this process's list"));
+/// ```
+pub fn last_refusal() -> Option<String> {
+    LAST.with_borrow(|last| last.as_ref().map(|error| error.why.clone().into_owned()))
+}
+
+/// From now on refusals also go to standard error, one line each.
+pub(super) fn explain() {
+    EXPLAIN.store(true, Ordering::Relaxed);
+}
+
+/// Keeps why a call is refused, and gives its errno.
+#[cold]
+pub(super) fn note(error: impl Into<CallError>) -> Errno {
+    let error = error.into();
+    let errno = error.errno;
+    if EXPLAIN.load(Ordering::Relaxed) {
+        eprintln!("rdma-soft: errno {}: {error}", errno.raw_os_error());
+    }
+    // A thread that is ending may have none any more.
+    let _ = LAST.try_with(|last| last.replace(Some(error)));
+    errno
+}
+
+/// Ends a call that gives an errno value.
+#[cold]
+pub(super) fn refuse(error: impl Into<CallError>) -> c_int {
+    note(error).raw_os_error()
+}
+
+/// Ends a call that gives null and leaves `errno`.
+#[cold]
+pub(super) fn fail<T>(error: impl Into<CallError>) -> *mut T {
+    sys::set_errno(note(error));
+    std::ptr::null_mut()
+}
+
+/// Ends a call that gives -1 and leaves `errno`.
+#[cold]
+pub(super) fn minus_one(error: impl Into<CallError>) -> c_int {
+    sys::set_errno(note(error));
+    -1
+}
