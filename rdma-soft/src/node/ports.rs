@@ -6,8 +6,10 @@ use rdma_core_sys::{ibv_event_type, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state}
 use rustix::io::Errno;
 
 use super::Node;
-use super::event::Subject;
+use super::driver::Driver;
+use super::event::{Notice, Subject};
 use crate::core::config::{GidEntry, PortConfig};
+use crate::core::time::Instant;
 use crate::core::{CallError, ModifyError, Refused};
 
 /// A port as it is now.
@@ -142,6 +144,20 @@ impl Node {
             }
         });
         self.announce(ibv_event_type::IBV_EVENT_DEVICE_FATAL, &Subject::Device);
+    }
+
+    /// A control call that makes or changes an object.
+    ///
+    /// # Errors
+    /// `EIO` once the device has failed, and what `call` refuses.
+    pub(super) fn change<R>(
+        &self,
+        call: impl FnOnce(&mut Driver, Instant, &mut Vec<Notice>) -> Result<R, CallError>,
+    ) -> Result<R, CallError> {
+        self.control(|driver, now, notices| {
+            self.check_alive()?;
+            call(driver, now, notices)
+        })
     }
 
     /// Whether objects can be made and changed.

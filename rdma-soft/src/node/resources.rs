@@ -16,15 +16,13 @@ use super::qp::{Qp, QpHandle};
 use super::srq::Srq;
 use crate::core::config::gid_to_ip;
 use crate::core::rng::Rng;
-use crate::core::{
-    Ah, CallError, ModifyError, MrKeys, PdId, QpInit, QpStats, SrqAttr, SrqInit, XrcdId,
-};
+use crate::core::{Ah, CallError, MrKeys, PdId, QpInit, QpStats, SrqAttr, SrqInit, XrcdId};
 use crate::mem::Region;
 
 impl Node {
     /// Allocates a protection domain.
     pub(crate) fn alloc_pd(&self) -> Result<PdId, CallError> {
-        self.control(|driver, _, _| driver.engine.alloc_pd())
+        self.change(|driver, _, _| driver.engine.alloc_pd())
     }
 
     /// Frees a protection domain.
@@ -40,7 +38,7 @@ impl Node {
         iova: u64,
         access: ibv_access_flags,
     ) -> Result<MrKeys, CallError> {
-        self.control(|driver, _, _| driver.engine.reg_mr(pd, region, iova, access))
+        self.change(|driver, _, _| driver.engine.reg_mr(pd, region, iova, access))
     }
 
     /// Changes a registration; its keys stay. Nothing touches memory that it had and has no more.
@@ -51,7 +49,7 @@ impl Node {
         pd: Option<PdId>,
         access: Option<ibv_access_flags>,
     ) -> Result<(), CallError> {
-        self.control(|driver, _, _| {
+        self.change(|driver, _, _| {
             driver.settle_windows(lkey);
             driver.engine.rereg_mr(lkey, memory, pd, access)
         })
@@ -67,7 +65,7 @@ impl Node {
 
     /// Allocates a memory window; gives its key.
     pub(crate) fn alloc_mw(&self, pd: PdId, kind: ibv_mw_type) -> Result<u32, CallError> {
-        self.control(|driver, _, _| driver.engine.alloc_mw(pd, kind))
+        self.change(|driver, _, _| driver.engine.alloc_mw(pd, kind))
     }
 
     /// The key that the next bind of a window of type 1 gives it.
@@ -82,7 +80,7 @@ impl Node {
 
     /// Creates a completion queue.
     pub(crate) fn create_cq(&self, init: CqInit) -> Result<Arc<Cq>, CallError> {
-        self.control(|driver, _, _| {
+        self.change(|driver, _, _| {
             let id = driver.engine.create_cq()?;
             let reorders = self.config.strict.reorder_completions;
             let order = reorders.then(|| Rng::new(self.seed ^ u64::from(id.0)));
@@ -108,7 +106,7 @@ impl Node {
         cq: Option<Arc<Cq>>,
         events: Arc<EventQueue<AsyncEvent>>,
     ) -> Result<Arc<Srq>, CallError> {
-        self.control(|driver, _, _| {
+        self.change(|driver, _, _| {
             let id = driver.engine.create_srq(init)?;
             let srq = Arc::new(Srq::new(id, init.max_wr, cq, events));
             driver.objects.srqs.insert(id, Arc::clone(&srq));
@@ -126,7 +124,7 @@ impl Node {
         max_wr: Option<u32>,
         limit: Option<u32>,
     ) -> Result<(), CallError> {
-        self.control(|driver, _, notices| {
+        self.change(|driver, _, notices| {
             // What was posted before counts.
             driver.take_posts();
             let used = srq.in_use();
@@ -170,7 +168,7 @@ impl Node {
         create: bool,
         exclusive: bool,
     ) -> Result<XrcdId, CallError> {
-        self.control(|driver, _, _| {
+        self.change(|driver, _, _| {
             let engine = &mut driver.engine;
             driver.objects.open_xrcd(engine, file, create, exclusive)
         })
@@ -192,7 +190,7 @@ impl Node {
         recv_cq: Option<Arc<Cq>>,
         events: Arc<EventQueue<AsyncEvent>>,
     ) -> Result<Arc<QpHandle>, CallError> {
-        self.control(|driver, _, _| {
+        self.change(|driver, _, _| {
             let num = driver.engine.create_qp(init)?;
             if init.transport == Transport::Ud {
                 driver.show_headers();
@@ -214,7 +212,7 @@ impl Node {
         xrcd: XrcdId,
         events: Arc<EventQueue<AsyncEvent>>,
     ) -> Result<(Arc<QpHandle>, QpInit), CallError> {
-        self.control(|driver, _, _| {
+        self.change(|driver, _, _| {
             let init = driver.engine.open_qp(qp_num, xrcd)?;
             match driver.objects.qps.get(&qp_num) {
                 Some(qp) => Ok((QpHandle::new(qp, events), init)),
@@ -229,8 +227,8 @@ impl Node {
         qp: &Qp,
         attr: &ibv_qp_attr,
         mask: ibv_qp_attr_mask,
-    ) -> Result<ibv_qp_state, ModifyError> {
-        self.control(|driver, _, notices| {
+    ) -> Result<ibv_qp_state, CallError> {
+        self.change(|driver, _, notices| {
             // What was posted before belongs to the state before.
             driver.take_posts_of(qp);
             let state = driver.engine.modify_qp(qp.num, attr, mask)?;
@@ -272,7 +270,7 @@ impl Node {
 
     /// Creates an address handle.
     pub(crate) fn create_ah(&self, pd: PdId, attr: &ibv_ah_attr) -> Result<Ah, CallError> {
-        self.control(|driver, _, _| driver.engine.create_ah(pd, attr))
+        self.change(|driver, _, _| driver.engine.create_ah(pd, attr))
     }
 
     /// Destroys an address handle.
@@ -282,7 +280,7 @@ impl Node {
 
     /// Attaches a UD Queue Pair to a multicast group.
     pub(crate) fn attach_mcast(&self, qp: &Qp, gid: [u8; 16]) -> Result<(), CallError> {
-        self.control(|driver, _, _| {
+        self.change(|driver, _, _| {
             if !driver.engine.attach_mcast(qp.num, gid)? {
                 return Ok(());
             }
