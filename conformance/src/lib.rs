@@ -7,10 +7,12 @@
 //! - [`Tally`]: the line that ends the output of both.
 #![deny(unsafe_code)]
 
+pub mod bytes;
 #[allow(unsafe_code)]
 pub mod device;
 pub mod interop;
 pub mod states;
+pub mod suite;
 mod tally;
 
 pub use tally::Tally;

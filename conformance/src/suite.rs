@@ -1,0 +1,26 @@
+//! The one conformance suite (program `conformance`).
+//!
+//! [`checks`] gives its checks, whose bodies take any device; [`run`] runs them on the arms and says how they came out.
+//! Each check is a rule of verbs or stricter by us; only the first kind is expected of other devices, where
+//! [`DIFFERENCES`] lists what is known to be otherwise.
+
+mod arm;
+mod check;
+mod difference;
+pub mod matrix;
+mod pair;
+mod run;
+
+pub use arm::{Arm, MEMORY, PORT, Side};
+pub use check::{Check, Done, Outcome, Trouble, expect, refused};
+pub use difference::{DIFFERENCES, Difference};
+pub use pair::{DEPTH, End, INLINE, PATIENCE, Pair, QKEY, SGES, Setting, next, way_to, within};
+pub use run::{Report, Result, Verdict, run};
+
+/// Every check, in order.
+#[must_use]
+pub fn checks(quick: bool) -> Vec<Check> {
+    let mut all = Vec::new();
+    all.extend(matrix::checks(quick));
+    all
+}

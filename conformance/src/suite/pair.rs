@@ -1,0 +1,401 @@
+//! Two Queue Pairs that talk with each other.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use rdma_core_sys::rules::{self, Transport};
+use rdma_core_sys::*;
+
+use super::arm::PORT;
+use super::{Arm, Side, Trouble};
+use crate::device::{Ah, Cq, Qp, QpInit, Send, Srq, To, Xrcd};
+
+/// Longest time that anything may take.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// After so long a message that did not come is lost, where it may be.
+const LOST: Duration = Duration::from_millis(1500);
+/// The Q_Key of both ends.
+pub const QKEY: u32 = 0x1111_1111;
+/// The capacity of the queues of a pair.
+pub const DEPTH: u32 = 64;
+/// Entries of a request.
+pub const SGES: u32 = 8;
+/// Bytes that may be sent inline.
+pub const INLINE: u32 = 64;
+/// READs and atomics that are outstanding at most.
+const RD_ATOMIC: u8 = 4;
+
+/// What a pair is like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Setting {
+    /// Its transport; [`Transport::XrcIni`] has a target at the other end.
+    pub transport: Transport,
+    /// The path MTU.
+    pub mtu: ibv_mtu,
+    /// The answering end takes its receives from an SRQ (XRC always does).
+    pub shared: bool,
+    /// Acknowledgement timeout, 4.096 us x 2^n.
+    pub timeout: u8,
+    /// Retries after a timeout.
+    pub retry_cnt: u8,
+    /// Retries after an RNR NAK.
+    pub rnr_retry: u8,
+    /// What the peer may do at the answering end.
+    pub access: ibv_access_flags,
+    /// The state that the answering end goes to.
+    pub answers_in: ibv_qp_state,
+    /// Both ends have all `ibv_wr_*` calls of the transport.
+    pub extended: bool,
+}
+
+impl Setting {
+    /// The usual pair of a transport.
+    #[must_use]
+    pub fn new(transport: Transport, mtu: ibv_mtu) -> Setting {
+        Setting {
+            transport,
+            mtu,
+            shared: transport == Transport::XrcIni,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            access: IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
+            answers_in: IBV_QPS_RTS,
+            extended: false,
+        }
+    }
+}
+
+/// One end.
+#[derive(Debug)]
+pub struct End {
+    /// Where it is.
+    pub side: Rc<Side>,
+    /// The QP.
+    pub qp: Qp,
+    /// The CQ of its sends.
+    pub sends: Rc<Cq>,
+    /// The CQ of its receives.
+    pub receives: Rc<Cq>,
+    /// The SRQ that it takes receives from.
+    pub srq: Option<Rc<Srq>>,
+    /// The XRC domain of a target.
+    pub xrcd: Option<Rc<Xrcd>>,
+    /// The end of the transport that it is.
+    pub transport: Transport,
+    setting: Setting,
+}
+
+/// The asking end, and the answering one.
+#[derive(Debug)]
+pub struct Pair {
+    /// What it is like.
+    pub setting: Setting,
+    /// The end that asks.
+    pub a: End,
+    /// The end that answers.
+    pub b: End,
+    /// The way of datagrams from `a` to `b`.
+    pub ah: Option<Rc<Ah>>,
+}
+
+/// The capacity of an end.
+#[must_use]
+pub fn capacity(transport: Transport, shared: bool) -> ibv_qp_cap {
+    let (sends, receives) = match transport {
+        Transport::XrcIni => (true, false),
+        Transport::XrcTgt => (false, false),
+        _ => (true, !shared),
+    };
+    let when = |given: bool, count: u32| if given { count } else { 0 };
+    ibv_qp_cap {
+        max_send_wr: when(sends, DEPTH),
+        max_recv_wr: when(receives, DEPTH),
+        max_send_sge: when(sends, SGES),
+        max_recv_sge: when(receives, SGES),
+        max_inline_data: when(sends, INLINE),
+    }
+}
+
+/// The `ibv_wr_*` calls of a transport's operations.
+fn calls(transport: Transport) -> ibv_qp_create_send_ops_flags {
+    use ibv_qp_create_send_ops_flags as Ops;
+    let all = [
+        (IBV_WR_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE),
+        (IBV_WR_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM),
+        (IBV_WR_SEND, IBV_QP_EX_WITH_SEND),
+        (IBV_WR_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_IMM),
+        (IBV_WR_RDMA_READ, IBV_QP_EX_WITH_RDMA_READ),
+        (IBV_WR_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP),
+        (IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD),
+        (IBV_WR_LOCAL_INV, IBV_QP_EX_WITH_LOCAL_INV),
+        (IBV_WR_BIND_MW, IBV_QP_EX_WITH_BIND_MW),
+        (IBV_WR_SEND_WITH_INV, IBV_QP_EX_WITH_SEND_WITH_INV),
+    ];
+    (all.into_iter())
+        .filter(|&(opcode, _)| transport.supports(opcode))
+        .fold(Ops::empty(), |all, (_, call)| all | call)
+}
+
+impl End {
+    /// An end in RESET, with CQs of its own.
+    ///
+    /// # Errors
+    /// The first call that failed.
+    pub fn new(side: &Rc<Side>, setting: Setting, answers: bool) -> Result<End, Trouble> {
+        let cq = || Cq::new(&side.device, 4 * DEPTH.cast_signed());
+        let (sends, receives) = (cq()?, cq()?);
+        let transport = match (setting.transport, answers) {
+            (Transport::XrcIni, true) => Transport::XrcTgt,
+            (transport, _) => transport,
+        };
+        let shared = answers && setting.shared;
+        let target = transport == Transport::XrcTgt;
+        let xrcd = match target {
+            true => Some(Xrcd::new(&side.device)?),
+            false => None,
+        };
+        let srq = match (&xrcd, shared) {
+            (_, false) => None,
+            (None, true) => Some(Srq::new(&side.pd, DEPTH, SGES)?),
+            (Some(xrcd), true) => Some(Srq::xrc(&side.pd, xrcd, &receives, DEPTH, SGES)?),
+        };
+        let qp_type = transport.qp_type().ok_or("a transport without a type")?;
+        let cap = capacity(transport, shared);
+        let mut init = QpInit::new(&side.pd, [&sends, &receives], qp_type, cap);
+        match transport {
+            Transport::XrcIni => init.recv_cq = None,
+            Transport::XrcTgt => {
+                (init.send_cq, init.recv_cq) = (None, None);
+                init.xrcd = xrcd.clone();
+            }
+            _ => init.srq = srq.clone(),
+        }
+        if setting.extended {
+            init.send_ops = calls(transport);
+        }
+        Ok(End {
+            qp: Qp::new(&init)?,
+            side: Rc::clone(side),
+            sends,
+            receives,
+            srq,
+            xrcd,
+            transport,
+            setting,
+        })
+    }
+
+    /// Attributes for every move, with `peer` at the other end. The PSNs wrap round in the first longer message.
+    #[must_use]
+    pub fn attributes(&self, peer: &End) -> ibv_qp_attr {
+        let psn = |end: &End| 0xff_fff0 | end.qp.number() & 0xf;
+        let mut attr = ibv_qp_attr::zeroed();
+        attr.port_num = PORT;
+        attr.qkey = QKEY;
+        attr.qp_access_flags = self.setting.access.bits();
+        attr.path_mtu = self.setting.mtu;
+        attr.dest_qp_num = peer.qp.number();
+        attr.rq_psn = psn(peer);
+        attr.sq_psn = psn(self);
+        attr.max_rd_atomic = RD_ATOMIC;
+        attr.max_dest_rd_atomic = RD_ATOMIC;
+        attr.min_rnr_timer = 12;
+        attr.timeout = self.setting.timeout;
+        attr.retry_cnt = self.setting.retry_cnt;
+        attr.rnr_retry = self.setting.rnr_retry;
+        attr.ah_attr = self.side.vector(peer.side.gid);
+        attr
+    }
+
+    /// Moves the QP along these states, from the first, by the masks that the rules require.
+    ///
+    /// # Errors
+    /// The move that failed.
+    pub fn go(&self, attr: &ibv_qp_attr, states: &[ibv_qp_state]) -> Result<(), Trouble> {
+        for pair in states.windows(2) {
+            let (from, to) = (pair[0], pair[1]);
+            let mask = rules::required(self.transport, from, to).unwrap_or_default();
+            let attr = ibv_qp_attr {
+                qp_state: to,
+                ..*attr
+            };
+            (self.qp.modify(&attr, mask | IBV_QP_STATE))
+                .map_err(|e| format!("{from}->{to} on {}: {e}", self.transport))?;
+        }
+        Ok(())
+    }
+
+    /// Posts a receive, to the SRQ where there is one.
+    ///
+    /// # Errors
+    /// The call's errno.
+    pub fn receive(&self, wr_id: u64, sges: &[ibv_sge]) -> Result<(), Trouble> {
+        match &self.srq {
+            Some(srq) => srq.post(wr_id, sges)?,
+            None => self.qp.post_recv(wr_id, sges)?,
+        }
+        Ok(())
+    }
+
+    /// Waits until the QP is in this state.
+    ///
+    /// # Errors
+    /// The state that it stays in.
+    pub fn in_state(&self, wanted: ibv_qp_state) -> Result<(), Trouble> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let state = self.qp.query()?.qp_state;
+            if state == wanted {
+                return Ok(());
+            }
+            if Instant::now() > end {
+                return Err(format!("the QP is in {state} instead of {wanted}").into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// The states on the way to one of them.
+#[must_use]
+pub fn way_to(state: ibv_qp_state) -> &'static [ibv_qp_state] {
+    const ALL: [ibv_qp_state; 4] = [IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS];
+    let end = ALL.iter().position(|&s| s == state).unwrap_or(3);
+    &ALL[..=end]
+}
+
+impl Pair {
+    /// Two ends in RESET.
+    ///
+    /// # Errors
+    /// The first call that failed.
+    pub fn new(arm: &Arm, setting: Setting) -> Result<Pair, Trouble> {
+        let [a, b] = &arm.sides;
+        let (a, b) = (End::new(a, setting, false)?, End::new(b, setting, true)?);
+        let ah = match setting.transport {
+            Transport::Ud => Some(Ah::new(&a.side.pd, &a.side.vector(b.side.gid))?),
+            _ => None,
+        };
+        Ok(Pair { setting, a, b, ah })
+    }
+
+    /// Two ends that talk: both in RTS, or the answering one where the setting wants it.
+    ///
+    /// # Errors
+    /// The first call that failed.
+    pub fn connected(arm: &Arm, setting: Setting) -> Result<Pair, Trouble> {
+        let pair = Pair::new(arm, setting)?;
+        pair.connect()?;
+        Ok(pair)
+    }
+
+    /// Moves both ends from RESET to where the setting wants them, the answering one first.
+    ///
+    /// # Errors
+    /// The move that failed.
+    pub fn connect(&self) -> Result<(), Trouble> {
+        let Pair { a, b, .. } = self;
+        b.go(&b.attributes(a), way_to(self.setting.answers_in))?;
+        a.go(&a.attributes(b), way_to(IBV_QPS_RTS))
+    }
+
+    /// Addresses a request to the other end: datagrams by handle, XRC requests by SRQ.
+    ///
+    /// # Errors
+    /// `ibv_get_srq_num`'s errno.
+    pub fn address(&self, mut send: Send) -> Result<Send, Trouble> {
+        if let Some(ah) = &self.ah {
+            send.to = Some(To {
+                ah: Rc::clone(ah),
+                qp_num: self.b.qp.number(),
+                qkey: QKEY,
+            });
+        }
+        if let (Transport::XrcIni, Some(srq)) = (self.setting.transport, &self.b.srq) {
+            send.srq = srq.number()?;
+        }
+        Ok(send)
+    }
+
+    /// Posts a request of the asking end, addressed to the other one.
+    ///
+    /// # Errors
+    /// The call's errno.
+    pub fn ask(&self, send: Send) -> Result<(), Trouble> {
+        Ok(self.a.qp.post_send(&self.address(send)?)?)
+    }
+
+    /// The next completion of the asking end.
+    ///
+    /// # Errors
+    /// None comes.
+    pub fn sent(&self) -> Result<ibv_wc, Trouble> {
+        next(&self.a.sends, "the request")
+    }
+
+    /// The next completion of the answering end's receives. Where messages may be lost, one that does not come is.
+    ///
+    /// # Errors
+    /// None comes.
+    pub fn received(&self) -> Result<ibv_wc, Trouble> {
+        match self.setting.transport {
+            Transport::Uc | Transport::Ud => {
+                let wc = within(&self.b.receives, LOST)?;
+                wc.ok_or_else(|| Trouble::Lost("the message did not come".to_owned()))
+            }
+            _ => next(&self.b.receives, "the receive"),
+        }
+    }
+
+    /// Neither end has a completion left.
+    ///
+    /// # Errors
+    /// The one that is.
+    pub fn quiet(&self) -> Result<(), Trouble> {
+        for (cq, of) in [
+            (&self.a.sends, "requests"),
+            (&self.a.receives, "the asking end's receives"),
+            (&self.b.receives, "receives"),
+            (&self.b.sends, "the answering end's requests"),
+        ] {
+            if let Some(wc) = cq.poll()? {
+                let (status, wr_id) = (wc.status, wc.wr_id);
+                return Err(
+                    format!("one completion of {of} too many: {status:?} of {wr_id:#x}").into(),
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The next completion of a CQ, if one comes in time.
+///
+/// # Errors
+/// `ibv_poll_cq`'s errno.
+pub fn within(cq: &Cq, patience: Duration) -> Result<Option<ibv_wc>, Trouble> {
+    let end = Instant::now() + patience;
+    let mut polls = 0_u32;
+    loop {
+        if let Some(wc) = cq.poll()? {
+            return Ok(Some(wc));
+        }
+        polls += 1;
+        if polls > 500 {
+            std::thread::sleep(Duration::from_micros(20));
+            if Instant::now() > end {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// The next completion of a CQ.
+///
+/// # Errors
+/// None comes within [`PATIENCE`].
+pub fn next(cq: &Cq, of: &str) -> Result<ibv_wc, Trouble> {
+    let wc = within(cq, PATIENCE)?;
+    wc.ok_or_else(|| format!("no completion of {of} within {PATIENCE:?}").into())
+}
