@@ -416,9 +416,9 @@ impl Net {
     }
 
     fn hash(&mut self, bytes: &[u8]) {
-        for b in self.now.as_nanos().to_le_bytes().iter().chain(bytes) {
-            self.trace = (self.trace ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3);
-        }
+        let now = self.now.as_nanos();
+        let mark = now ^ u64::from(crc32fast::hash(bytes)) << 32;
+        self.trace = (self.trace ^ mark).wrapping_mul(0x100_0000_01b3);
     }
 
     /// From now on the test itself delivers what the wire gets ([`Net::frames`]).

@@ -202,10 +202,11 @@ fn sge_of_a() -> Sge {
 
 #[test]
 fn a_forged_answer_is_never_taken_for_data() {
+    type Op = fn(Remote) -> SendOp;
     type Forge = fn(&mut Packet) -> Vec<u8>;
-    let read: fn(Remote) -> SendOp = |remote| SendOp::Read { remote };
-    let add: fn(Remote) -> SendOp = |remote| SendOp::FetchAdd { remote, add: 1 };
-    let forgeries: [(&str, fn(Remote) -> SendOp, Forge); 6] = [
+    let read: Op = |remote| SendOp::Read { remote };
+    let add: Op = |remote| SendOp::FetchAdd { remote, add: 1 };
+    let forgeries: [(&str, Op, Forge); 6] = [
         ("too little", read, |p| {
             p.bth.opcode = Opcode::RC_RDMA_READ_RESPONSE_ONLY;
             vec![1; 7]
