@@ -5,12 +5,13 @@
 //! other way round: RC and UC for every path MTU, then datagrams. Both know what each message holds, so each looks at its own memory and its own
 //! completions; the connecting end prints a line per case.
 
-mod bytes;
 mod case;
 mod control;
 mod difference;
 mod end;
 mod part;
+mod place;
+pub mod xrc;
 
 use std::net::{Ipv6Addr, UdpSocket};
 use std::rc::Rc;
@@ -108,7 +109,7 @@ impl Session {
             control,
             leads,
             cqs: [Cq::new(device, 64)?, Cq::new(device, 64)?],
-            buffer: Buffer::new(&pd, bytes::BUFFER)?,
+            buffer: Buffer::new(&pd, place::BUFFER)?,
             pd,
             active_mtu: active.bytes().unwrap_or(0),
             names: [device.name().to_owned(), name.to_owned()],

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use rdma_core_sys::rules::{self, Transport};
 use rdma_core_sys::*;
 
-use super::bytes::TARGET;
 use super::case::Service;
+use super::place::TARGET;
 use super::{PORT, Session};
 use crate::device::{Ah, Buffer, Cq, Pd, Qp, QpInit, Srq};
 
@@ -89,7 +89,7 @@ impl Route {
         ibv_gid::from(group.parse::<Ipv6Addr>().unwrap_or(Ipv6Addr::UNSPECIFIED))
     }
 
-    fn vector(&self, dgid: ibv_gid) -> ibv_ah_attr {
+    pub(super) fn vector(&self, dgid: ibv_gid) -> ibv_ah_attr {
         let mut vector = ibv_ah_attr::zeroed();
         vector.is_global = 1;
         vector.port_num = PORT;

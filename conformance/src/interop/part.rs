@@ -6,13 +6,12 @@ use std::time::{Duration, Instant};
 use rdma_core_sys::rules::Transport;
 use rdma_core_sys::*;
 
-use super::bytes::{
-    GRHS, GUARD, SECOND, SOURCE, TARGET, UNTOUCHED, immediate, parts, pattern, same, word,
-};
 use super::case::{Case, Kind, Shape};
 use super::difference::{Difference, Side};
 use super::end::{End, HOP_LIMIT, QKEY, next, next_within, nothing_more};
+use super::place::{GRHS, GUARD, SECOND, SOURCE, TARGET, UNTOUCHED, immediate, parts};
 use super::{PORT, Verdict};
+use crate::bytes::{pattern, same, word};
 use crate::device::{Ah, Qp, Send, To};
 
 /// How late a late receive is: many RNR timers.

@@ -1,4 +1,4 @@
-//! What messages hold, and where.
+//! Where the bytes of messages are.
 
 use super::case::Shape;
 
@@ -40,40 +40,6 @@ pub(super) fn parts(
                 (start + first, second),
                 (start + first + second, len - first - second),
             ]
-        }
-    }
-}
-
-/// The bytes of a case: no part of them looks like another part, or like another case.
-pub(super) fn pattern(number: u32, len: usize) -> Vec<u8> {
-    let mut state = u64::from(number) + 1;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        // A linear congruential generator (Knuth, MMIX); its upper half is good enough for this.
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        bytes.extend_from_slice(&(state >> 32).to_ne_bytes()[..4]);
-    }
-    bytes.truncate(len);
-    bytes
-}
-
-/// The value of the first 8 bytes, 0 where there are others.
-pub(super) fn word(bytes: &[u8]) -> u64 {
-    bytes.try_into().map_or(0, u64::from_ne_bytes)
-}
-
-/// Says where two strings of bytes differ.
-pub(super) fn same(found: &[u8], wanted: &[u8]) -> Result<(), String> {
-    match found.iter().zip(wanted).position(|(a, b)| a != b) {
-        None => Ok(()),
-        Some(at) => {
-            let wrong = found.iter().zip(wanted).filter(|(a, b)| a != b).count();
-            Err(format!(
-                "{wrong} bytes are wrong, the first at {at} of {}",
-                wanted.len()
-            ))
         }
     }
 }
