@@ -184,14 +184,12 @@ fn way_back(
             "the datagram went to the group {to}, not to one address of this node"
         )));
     }
-    let at = usize::from(port).checked_sub(1);
-    let config = at.and_then(|at| context.node.config().ports.get(at));
-    let config = config.ok_or_else(|| CallError::invalid(format!("there is no port {port}")))?;
+    let gids = context.node.port(port)?.config.gids;
     let entry = GidEntry {
         gid: route.to,
         kind: route.kind,
     };
-    let index = config.gids.iter().position(|e| *e == entry);
+    let index = gids.iter().position(|e| *e == entry);
     let index = index.and_then(|index| u8::try_from(index).ok());
     let index = index.ok_or_else(|| {
         CallError::invalid(format!("{to} is not in the GID table of port {port}"))

@@ -50,12 +50,13 @@ impl QpObject {
 
     /// Remembers what a port that the QP was told means for its messages.
     fn set_port(&self, number: u8) {
-        let at = usize::from(number).checked_sub(1);
-        let port = at.and_then(|at| self.node.config().ports.get(at));
-        let longest = port.map_or(0, |p| match self.init.transport {
-            Transport::Ud => p.active_mtu,
-            _ => p.max_msg_sz,
-        });
+        let longest = self
+            .node
+            .port(number)
+            .map_or(0, |port| match self.init.transport {
+                Transport::Ud => port.config.active_mtu,
+                _ => port.config.max_msg_sz,
+            });
         self.port.store(number, Ordering::Release);
         self.max_message.store(longest, Ordering::Release);
     }
@@ -122,6 +123,17 @@ fn create_flags(attr: &ibv_qp_init_attr_ex) -> Result<bool, CallError> {
     Ok(blocks)
 }
 
+/// The transport of a type of QP.
+///
+/// # Errors
+/// `EOPNOTSUPP` for one that verbs know and this device does not, `EINVAL` for an unknown one.
+fn transport(kind: ibv_qp_type) -> Result<Transport, CallError> {
+    Transport::from_qp_type(kind).ok_or_else(|| match kind.name() {
+        Some(name) => CallError::new(Errno::OPNOTSUPP, format!("this device has no {name}")),
+        None => CallError::invalid(format!("qp_type {} is none of verbs'", kind.0)),
+    })
+}
+
 /// Creates a Queue Pair, and writes back the capacities that it has: those asked for, but for queues
 /// that it does not have.
 ///
@@ -136,12 +148,7 @@ unsafe fn create(
     attr: &mut ibv_qp_init_attr_ex,
 ) -> Result<*mut ibv_qp, CallError> {
     let block_self_multicast = create_flags(attr)?;
-    let transport = Transport::from_qp_type(attr.qp_type).ok_or_else(|| {
-        CallError::new(
-            Errno::OPNOTSUPP,
-            format!("this device has no Queue Pairs of type {}", attr.qp_type.0),
-        )
-    })?;
+    let transport = transport(attr.qp_type)?;
     let extended = match attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.bits() {
         0 => None,
         _ => Some(Extended::new(transport, attr.send_ops_flags)?),

@@ -231,7 +231,7 @@ fn capacities() {
     assert_eq!(refused(&|a| a.send_cq = null_mut()), EINVAL);
     assert_eq!(refused(&|a| a.recv_cq = null_mut()), EINVAL);
     assert_eq!(refused(&|a| a.qp_type = ibv_qp_type(77)), EINVAL);
-    for kind in [IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_SEND, IBV_QPT_RAW_PACKET] {
+    for kind in [IBV_QPT_RAW_PACKET, IBV_QPT_DRIVER] {
         assert_eq!(refused(&|a| a.qp_type = kind), EOPNOTSUPP, "{kind:?}");
     }
     // A CQ of another open of the device.
@@ -450,52 +450,62 @@ fn null_is_an_error_everywhere() {
     }
 }
 
-/// What is not there yet says so with the errno that programs look for.
+/// What this device does not have says so with the errno that programs look for.
 #[test]
 fn what_is_missing_says_eopnotsupp() {
     let device = Device::plain();
     let x = End::new(&device, Options::default());
+    let mut srq = ibv_srq_init_attr_ex::zeroed();
+    srq.comp_mask = (IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_CQ).bits();
+    (srq.srq_type, srq.pd, srq.cq) = (IBV_SRQT_TM, x.pd, x.rcq);
+    let mut qp = extended(&x);
+    qp.comp_mask |= IBV_QP_INIT_ATTR_MAX_TSO_HEADER.bits();
     // SAFETY: the objects are live, the attributes are whole structs.
     unsafe {
-        assert!(
-            verbs()
-                .create_srq(x.pd, &mut ibv_srq_init_attr::zeroed())
-                .is_null()
-        );
+        assert!(ops::ibv_create_srq_ex(verbs(), device.ctx, &mut srq).is_null());
         assert_eq!(errno(), EOPNOTSUPP);
-        assert!(
-            verbs()
-                .create_ah(x.pd, &mut ibv_ah_attr::zeroed())
-                .is_null()
-        );
+        assert!(ops::ibv_create_qp_ex(verbs(), device.ctx, &mut qp).is_null());
         assert_eq!(errno(), EOPNOTSUPP);
-        assert!(ops::ibv_alloc_mw(x.pd, IBV_MW_TYPE_1).is_null());
+        qp = extended(&x);
+        qp.comp_mask |= IBV_QP_INIT_ATTR_CREATE_FLAGS.bits();
+        qp.create_flags = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB.bits();
+        assert!(ops::ibv_create_qp_ex(verbs(), device.ctx, &mut qp).is_null());
+        assert_eq!(errno(), EOPNOTSUPP, "multicast is for UD");
+        assert!(ops::ibv_alloc_null_mr(x.pd).is_null());
         assert_eq!(errno(), EOPNOTSUPP);
-        assert!(ops::ibv_create_cq_ex(device.ctx, &mut ibv_cq_init_attr_ex::zeroed()).is_null());
-        assert_eq!(errno(), EOPNOTSUPP);
-        assert!(ops::ibv_open_xrcd(device.ctx, &mut ibv_xrcd_init_attr::zeroed()).is_null());
-        assert_eq!(errno(), EOPNOTSUPP);
-        assert!(verbs().qp_to_qp_ex(x.qp).is_null());
     }
+}
+
+/// The attributes of an RC QP for an extended create.
+fn extended(x: &End) -> ibv_qp_init_attr_ex {
+    let plain = x.init_attr();
+    let mut attr = ibv_qp_init_attr_ex::zeroed();
+    (attr.send_cq, attr.recv_cq) = (plain.send_cq, plain.recv_cq);
+    (attr.cap, attr.qp_type) = (plain.cap, plain.qp_type);
+    attr.comp_mask = IBV_QP_INIT_ATTR_PD.bits();
+    attr.pd = x.pd;
+    attr
 }
 
 #[test]
 fn an_extended_create_makes_the_same_qp() {
     let device = Device::plain();
     let x = End::new(&device, Options::default());
-    let plain = x.init_attr();
-    let mut attr = ibv_qp_init_attr_ex::zeroed();
-    (attr.send_cq, attr.recv_cq) = (plain.send_cq, plain.recv_cq);
-    (attr.cap, attr.qp_type) = (plain.cap, plain.qp_type);
+    let mut attr = extended(&x);
     // SAFETY: the objects are live, `attr` is a whole struct.
     unsafe {
-        attr.comp_mask = IBV_QP_INIT_ATTR_PD.bits();
-        attr.pd = x.pd;
         let qp = ops::ibv_create_qp_ex(verbs(), device.ctx, &mut attr);
         assert!(!qp.is_null());
         to_init(qp, &x.opt);
+        assert!(verbs().qp_to_qp_ex(qp).is_null(), "not asked for");
         assert_eq!(verbs().destroy_qp(qp), 0);
         attr.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.bits();
+        attr.send_ops_flags = IBV_QP_EX_WITH_SEND.bits();
+        let qp = ops::ibv_create_qp_ex(verbs(), device.ctx, &mut attr);
+        assert!(!qp.is_null());
+        assert!(!verbs().qp_to_qp_ex(qp).is_null());
+        assert_eq!(verbs().destroy_qp(qp), 0);
+        attr.send_ops_flags = IBV_QP_EX_WITH_TSO.bits();
         assert!(ops::ibv_create_qp_ex(verbs(), device.ctx, &mut attr).is_null());
         assert_eq!(errno(), EOPNOTSUPP);
     }
