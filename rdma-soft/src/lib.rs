@@ -28,5 +28,5 @@ pub use node::{LinkCounters, Snapshot, StartError};
 pub use profile::{Profile, ProfileError};
 pub use verbs::{
     POISON, add_device, counters, fail_device, last_refusal, open_error, partition, port_queries,
-    set_faults, set_gid, set_pkey, set_port_up, verbs,
+    qp_stats, set_faults, set_gid, set_pkey, set_port_up, verbs,
 };

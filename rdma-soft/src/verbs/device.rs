@@ -11,9 +11,9 @@ use rustix::io::Errno;
 
 use super::context::{self, Context};
 use super::{copy_out, fail, refuse, sys, why};
-use crate::core::CallError;
 use crate::core::config::{Caps, GidEntry};
 use crate::core::rng::Rng;
+use crate::core::{CallError, QpStats};
 use crate::link::Faults;
 use crate::node::{Node, Snapshot, StartError, lock, random_seed};
 use crate::profile::{Profile, ProfileError};
@@ -205,6 +205,12 @@ pub fn counters(device: &str) -> Option<Snapshot> {
     let device = named(device)?;
     let running = device.with_node(Node::counters);
     running.or_else(|| lock(&device.running).last.clone())
+}
+
+/// What one Queue Pair of a running device went through since it was created. `None` if no device of
+/// that name is open, or it has no such Queue Pair.
+pub fn qp_stats(device: &str, qp_num: u32) -> Option<QpStats> {
+    named(device)?.with_node(|node| node.qp_stats(qp_num))?
 }
 
 /// Why the device of that name could not be opened the last time that it was tried: names what is wrong

@@ -36,8 +36,8 @@ use rdma_core_sys::{Functions, Verbs};
 use why::{fail, minus_one, refuse};
 
 pub use device::{
-    add_device, counters, fail_device, open_error, partition, port_queries, set_faults, set_gid,
-    set_pkey, set_port_up,
+    add_device, counters, fail_device, open_error, partition, port_queries, qp_stats, set_faults,
+    set_gid, set_pkey, set_port_up,
 };
 pub use why::last_refusal;
 

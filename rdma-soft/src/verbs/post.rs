@@ -220,16 +220,25 @@ pub(super) unsafe fn copy_inline(
     ranges: impl Iterator<Item = (u64, usize)>,
     max: u32,
 ) -> Result<InlineData, CallError> {
-    let too_long = || {
+    let too_long = |bytes| {
         CallError::invalid(format!(
-            "the inline data is longer than the QP's max_inline_data, {max}"
+            "{bytes} bytes of inline data: the QP was created with max_inline_data {max}"
         ))
     };
     let mut data = InlineData::default();
-    let mut left = max as usize;
-    for (addr, len) in ranges.filter(|&(_, len)| len > 0) {
-        left = left.checked_sub(len).ok_or_else(too_long)?;
-        let room = data.grow(len).ok_or_else(too_long)?;
+    let mut ranges = ranges.filter(|&(_, len)| len > 0);
+    let mut total = 0usize;
+    while let Some((addr, len)) = ranges.next() {
+        total = total.saturating_add(len);
+        let room = if total > max as usize {
+            None
+        } else {
+            data.grow(len)
+        };
+        let Some(room) = room else {
+            let all = ranges.fold(total, |sum, (_, len)| sum.saturating_add(len));
+            return Err(too_long(all));
+        };
         let from = addr as usize as *mut u8;
         if from.is_null() {
             return Err(CallError::invalid("the inline data is at address 0"));
@@ -245,8 +254,8 @@ pub(super) unsafe fn copy_inline(
 /// The operation of a send request.
 ///
 /// # Errors
-/// `EINVAL` for an unknown opcode; `EOPNOTSUPP` for one that verbs know and this device does not; and
-/// what [`ah::of`] and [`mw::binding`] refuse.
+/// `EINVAL` for an opcode that verbs or this device do not know; and what [`ah::of`] and
+/// [`mw::binding`] refuse.
 ///
 /// # Safety
 /// `qp` is a live QP of ours, and `soft` its part; `wr` is a request as ibv_post_send(3) asks for.
@@ -338,13 +347,10 @@ unsafe fn operation(
             }
         }
         _ => {
-            return Err(match opcode.name() {
-                Some(name) => {
-                    let why = format!("this device does not do {name}");
-                    CallError::new(Errno::OPNOTSUPP, why)
-                }
-                None => CallError::invalid(format!("opcode {} is none of verbs'", opcode.0)),
-            });
+            return Err(CallError::invalid(match opcode.name() {
+                Some(name) => format!("this device does not do {name}"),
+                None => format!("opcode {} is none of verbs'", opcode.0),
+            }));
         }
     })
 }

@@ -235,8 +235,13 @@ impl Drop for Buf {
     fn drop(&mut self) {
         // SAFETY: registered and allocated in `with_access`, ended here only.
         unsafe {
-            assert_eq!(verbs().dereg_mr(self.mr), 0);
-            dealloc(self.addr, layout(self.len));
+            let result = verbs().dereg_mr(self.mr);
+            if result == 0 {
+                dealloc(self.addr, layout(self.len));
+            } else {
+                // The device may still use it.
+                assert!(std::thread::panicking(), "dereg_mr: {result}");
+            }
         }
     }
 }

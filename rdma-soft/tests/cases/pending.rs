@@ -1,0 +1,125 @@
+//! What the troubles ask of parts that are not there yet.
+
+/// Which part a line waits for.
+#[derive(Clone, Copy, PartialEq)]
+enum WaitsFor {
+    /// The command `qp doctor`.
+    Doctor,
+    /// The safe layer: what it does not offer yet.
+    SafeLayer,
+}
+use WaitsFor::{Doctor, SafeLayer};
+
+/// The trouble's file, what it is waiting for, and the line.
+const LINES: &[(&str, WaitsFor, &str)] = &[
+    (
+        "resetting_a_fresh_qp",
+        Doctor,
+        "a failed INIT is told with the state before the call",
+    ),
+    (
+        "mtu_above_the_port",
+        Doctor,
+        "an interface MTU below the path MTU is told before traffic is lost",
+    ),
+    ("port_one_assumed", Doctor, "a port that is down is told"),
+    (
+        "port_one_assumed",
+        SafeLayer,
+        "connecting on a port that is down warns",
+    ),
+    (
+        "pkey_index_zero_assumed",
+        Doctor,
+        "given both sides, the two partition keys are named",
+    ),
+    (
+        "is_the_qp_empty",
+        SafeLayer,
+        "drain with a deadline, and what is missing in which queue",
+    ),
+    (
+        "last_wqe_reached",
+        SafeLayer,
+        "drain works for Queue Pairs on a shared receive queue",
+    ),
+    (
+        "min_rnr_timer_zero_is_the_longest",
+        Doctor,
+        "code 0 with a rising RNR counter is told as 655.36 ms",
+    ),
+    (
+        "rnr_retry_zero_is_none",
+        Doctor,
+        "status 13 is explained with the count and the peer's timer",
+    ),
+    (
+        "payload_starts_at_byte_40",
+        Doctor,
+        "a datagram buffer needs payload + 40",
+    ),
+    (
+        "payload_starts_at_byte_40",
+        SafeLayer,
+        "header and payload apart; buffers below 40 refused",
+    ),
+    ("qkey_with_the_high_bit", Doctor, "both Q_Keys are printed"),
+    (
+        "qkey_with_the_high_bit",
+        SafeLayer,
+        "generated Q_Keys never have the high bit",
+    ),
+    (
+        "message_over_the_limit",
+        Doctor,
+        "the sent length and the receive's room are printed",
+    ),
+    (
+        "rights_for_atomics",
+        Doctor,
+        "the region's rights are listed and the missing one is named",
+    ),
+    (
+        "rights_for_atomics",
+        Doctor,
+        "the Queue Pair's access flags and its depth are named",
+    ),
+    (
+        "region_under_a_window",
+        SafeLayer,
+        "a window's value reports its key after a bind",
+    ),
+    (
+        "packets_of_a_recycled_number",
+        Doctor,
+        "from both dumps: the PSNs do not match",
+    ),
+    (
+        "sixty_four_kilobytes_of_locked_memory",
+        Doctor,
+        "env prints limits, container, access, modules",
+    ),
+    (
+        "sixty_four_kilobytes_of_locked_memory",
+        Doctor,
+        "the hint depends on the limit and the size",
+    ),
+];
+
+/// Says how many wait; each names a trouble that is here.
+#[test]
+fn lines_that_wait() {
+    let troubles = include_str!("main.rs");
+    let count = |part| LINES.iter().filter(|line| line.1 == part).count();
+    for (trouble, _, line) in LINES {
+        assert!(
+            troubles.contains(&format!("\nmod {trouble};\n")),
+            "{trouble}: {line}"
+        );
+    }
+    println!(
+        "SKIP doctor-lines: {} lines wait for the command qp doctor, {} for the safe layer",
+        count(Doctor),
+        count(SafeLayer)
+    );
+}
