@@ -2,13 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use super::udp::{local, node};
 use crate::link::udp::find_interface;
 use crate::link::{IpFields, Sent, UdpLink};
+
+#[path = "../../../tests/namespace/mod.rs"]
+mod namespace;
+use namespace::{VETH, in_namespace};
 
 /// A group that no other test of this process uses. Other processes may: nodes hear what they send,
 /// so tests look at their own senders only.
@@ -164,56 +167,9 @@ fn the_kernels_list_of_addresses_names_interfaces() {
     );
 }
 
-/// Runs the ignored test `name` of this program inside a network namespace of its own, after
-/// `prepare`; false, with the reason said, where that is not permitted.
-fn in_namespace(name: &str, prepare: &str) -> bool {
-    let program = std::env::current_exe().unwrap();
-    let script = format!("{prepare}\nexec \"$0\" --exact --ignored --nocapture \"$1\"");
-    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
-    let test = format!("link::tests::multicast::{name}");
-    let child = Command::new("unshare")
-        .args(["--net", "--", "sh", "-e", "-c", &script])
-        .args([program.as_os_str(), test.as_ref()])
-        .env("PATH", path)
-        .output();
-    let skip = |why: &str| {
-        println!("SKIP {name}: {why}");
-        false
-    };
-    let output = match child {
-        Ok(output) => output,
-        Err(why) => return skip(&format!("unshare cannot be run: {why}")),
-    };
-    let [out, err] = [&output.stdout, &output.stderr].map(|o| String::from_utf8_lossy(o));
-    let begun = out.contains("running 1 test");
-    if !begun {
-        return skip(err.trim());
-    }
-    assert!(
-        output.status.success() && out.contains("1 passed"),
-        "{out}\n{err}"
-    );
-    true
-}
-
 fn bind(addresses: [&str; 3]) -> [UdpLink; 3] {
     addresses.map(|address| UdpLink::bind(&[address.parse().unwrap()]).unwrap())
 }
-
-/// Addresses of both families on a virtual wire.
-const VETH: &str = "
-ip link add v0 type veth peer name v1
-ip link set v0 up
-ip link set v1 up
-for i in 1 2 3; do
-    ip addr add 10.9.0.$i/24 dev v0
-    ip addr add fd00:9::$i/64 dev v0 nodad
-done
-# The interface comes up in its own time.
-for i in $(seq 100); do
-    if ip -6 route show table local dev v0 | grep -q ff00; then break; fi
-    sleep 0.05
-done";
 
 /// The loopback interface with three more addresses and a route for groups.
 const LOOPBACK: &str = "
@@ -233,7 +189,7 @@ fn on_a_wire() {
 
 #[test]
 fn several_nodes_of_one_interface_share_a_group() {
-    in_namespace("on_a_wire", VETH);
+    in_namespace("link::tests::multicast::on_a_wire", VETH);
 }
 
 #[test]
@@ -257,9 +213,12 @@ fn on_loopback_without_a_route() {
 
 #[test]
 fn ipv6_groups_on_the_loopback_interface_need_a_route() {
-    if in_namespace("on_loopback_with_a_route", LOOPBACK) {
+    if in_namespace("link::tests::multicast::on_loopback_with_a_route", LOOPBACK) {
         let (addresses, _route) = LOOPBACK.rsplit_once('\n').unwrap();
-        in_namespace("on_loopback_without_a_route", addresses);
+        in_namespace(
+            "link::tests::multicast::on_loopback_without_a_route",
+            addresses,
+        );
     }
 }
 
