@@ -3,6 +3,7 @@
 mod datagram;
 mod hostile;
 mod multicast;
+mod mutants;
 mod net;
 mod pair;
 mod rules;
