@@ -311,7 +311,6 @@ impl Qp {
             Err(fault) => match fault.nak() {
                 None => {
                     self.rq.nak_sent = true;
-                    self.stats.rnr_naks_sent += 1;
                     let timer = self.attr.min_rnr_timer;
                     self.rq.answer(psn, Syndrome::Rnr { timer });
                     Err(Refused::NoReceive)
@@ -477,7 +476,10 @@ impl Qp {
                 let counters = &mut shared.counters;
                 match *syndrome {
                     Syndrome::Ack { .. } => counters.tx_acks += 1,
-                    Syndrome::Rnr { .. } => counters.tx_rnr_naks += 1,
+                    Syndrome::Rnr { .. } => {
+                        counters.tx_rnr_naks += 1;
+                        self.stats.rnr_naks_sent += 1;
+                    }
                     Syndrome::Nak(NakCode::PsnSequenceError) => counters.tx_sequence_naks += 1,
                     _ => {}
                 }

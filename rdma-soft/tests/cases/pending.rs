@@ -85,11 +85,6 @@ const LINES: &[(&str, WaitsFor, &str)] = &[
         "the Queue Pair's access flags and its depth are named",
     ),
     (
-        "region_under_a_window",
-        SafeLayer,
-        "a window's value reports its key after a bind",
-    ),
-    (
         "packets_of_a_recycled_number",
         Doctor,
         "from both dumps: the PSNs do not match",

@@ -65,6 +65,7 @@ fn bound(s: &Scene, access: ibv_access_flags) -> (Mw, u32) {
     assert_eq!(s.y.send(&mut window.bind(1, rkey, info)), 0, "{}", why());
     let wc = ok(s.y.sent());
     assert_eq!((wc.wr_id, wc.opcode), (1, IBV_WC_BIND_MW));
+    assert_eq!(window.rkey(), rkey, "the window reports its key");
     (window, rkey)
 }
 
