@@ -123,8 +123,8 @@ impl Node {
         })
     }
 
-    /// The device fails: all Queue Pairs end in ERR, where requests are flushed, and stay there; no
-    /// object is made any more.
+    /// The device fails: all Queue Pairs end in ERR, where requests are flushed, and stay there, but for
+    /// those in RESET, which have no way there; no object is made or changed any more.
     pub(crate) fn fail(&self) {
         if self.failed.swap(true, Ordering::SeqCst) {
             return;

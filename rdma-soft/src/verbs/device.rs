@@ -278,8 +278,9 @@ pub fn set_pkey(device: &str, port: u8, index: usize, pkey: u16) -> Result<(), C
 }
 
 /// Has an open device fail, as hardware does: all open contexts get `IBV_EVENT_DEVICE_FATAL`, all Queue
-/// Pairs end in ERR, where requests are flushed, and calls that make or change objects give `EIO`. What is
-/// there can be destroyed; once it was closed by all, the device can be opened again.
+/// Pairs end in ERR, where requests are flushed (those in RESET have no way there, and stay), and calls that
+/// make or change objects give `EIO`. What is there can be destroyed; once it was closed by all, the
+/// device can be opened again.
 ///
 /// # Errors
 /// `ENODEV` if no device of that name is open.

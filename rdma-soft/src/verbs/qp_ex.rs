@@ -377,12 +377,11 @@ unsafe extern "C" fn wr_set_ud_addr(
     unsafe {
         on_batch(qp, |_, _, batch| {
             batch.change(|parts| {
-                let ah = ah::of(qp.cast(), ah)?;
                 let (SendOp::Send { imm, .. } | SendOp::Datagram { imm, .. }) = parts.op else {
-                    return Err(CallError::invalid("only a send goes to an address handle"));
+                    return Err(CallError::invalid("only a SEND goes to an address handle"));
                 };
                 parts.op = SendOp::Datagram {
-                    ah,
+                    ah: ah::of(qp.cast(), ah)?,
                     qp_num: remote_qpn,
                     qkey: remote_qkey,
                     imm,

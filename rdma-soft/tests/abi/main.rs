@@ -1,11 +1,16 @@
 //! The software device as a C program uses it: through the verbs table and the inline operations.
 
 mod common;
+mod cq_ex;
 mod events;
 mod faults;
+#[allow(dead_code, reason = "the tests of cases use the rest")]
+mod kinds;
 mod objects;
 mod operations;
 mod ports;
 mod process;
+mod qp_ex;
 mod queues;
 mod retries;
+mod runtime;
