@@ -64,9 +64,8 @@ const ADDRESSES: [&str; 2] = ["fd52:646d:6121::1", "fd52:646d:6121::2"];
 /// Starts this program again in a network namespace with two IPv6 addresses; returns where that cannot be.
 fn in_a_namespace() {
     let [a, b] = ADDRESSES;
-    let set_up = format!(
-        "ip link set lo up && ip addr add {a}/128 dev lo && ip addr add {b}/128 dev lo"
-    );
+    let set_up =
+        format!("ip link set lo up && ip addr add {a}/128 dev lo && ip addr add {b}/128 dev lo");
     let unshare = |script: &str| {
         let mut command = Command::new("unshare");
         command.args(["--net", "--map-root-user", "sh", "-c", script]);
@@ -115,7 +114,10 @@ impl Where {
 impl Plan {
     fn arm(&self, quick: bool) -> Result<Arm, String> {
         let places = self.devices.as_ref().map_err(|why| (*why).to_owned())?;
-        let devices = places.iter().map(Where::open).collect::<Result<Vec<_>, _>>()?;
+        let devices = places
+            .iter()
+            .map(Where::open)
+            .collect::<Result<Vec<_>, _>>()?;
         let (Some(first), Some(last)) = (devices.first(), devices.last()) else {
             return Err("no device".to_owned());
         };
@@ -136,7 +138,11 @@ fn run(options: &Options) -> Result<Report, String> {
     }
     let mut report = Report::default();
     for plan in plans(options)? {
-        if options.arm.as_ref().is_some_and(|arm| !plan.name.contains(&arm[..])) {
+        if options
+            .arm
+            .as_ref()
+            .is_some_and(|arm| !plan.name.contains(&arm[..]))
+        {
             continue;
         }
         if let Err(why) = plan.devices {

@@ -10,17 +10,22 @@ mod difference;
 pub mod matrix;
 mod pair;
 mod run;
+mod shapes;
+mod statuses;
 
-pub use arm::{Arm, MEMORY, PORT, Side};
+pub use arm::{Arm, GRHS, MEMORY, PORT, SOURCE, Side, TARGET};
 pub use check::{Check, Done, Outcome, Trouble, expect, refused};
 pub use difference::{DIFFERENCES, Difference};
 pub use pair::{DEPTH, End, INLINE, PATIENCE, Pair, QKEY, SGES, Setting, next, way_to, within};
 pub use run::{Report, Result, Verdict, run};
+pub use statuses::{Origin, STATUSES};
 
 /// Every check, in order.
 #[must_use]
 pub fn checks(quick: bool) -> Vec<Check> {
     let mut all = Vec::new();
     all.extend(matrix::checks(quick));
+    all.extend(shapes::checks());
+    all.extend(statuses::checks());
     all
 }

@@ -12,6 +12,12 @@ use crate::device::{Buffer, Device, Failed, Pd};
 pub const PORT: u8 = 1;
 /// Bytes of each side's memory.
 pub const MEMORY: usize = 8 << 20;
+/// Where the bytes of a message come from ...
+pub const SOURCE: usize = 4096 + 64;
+/// ... where they go ...
+pub const TARGET: usize = (4 << 20) + 64;
+/// ... and where the global route headers of datagrams go.
+pub const GRHS: usize = 7 << 20;
 
 /// A device on one side of an arm, with a domain and memory.
 #[derive(Debug)]

@@ -49,7 +49,11 @@ impl Check {
     /// What it is counted with: the first part of its name, and the transport of a request of the table.
     #[must_use]
     pub fn group(&self) -> &str {
-        let parts = if self.name.starts_with("matrix/") { 2 } else { 1 };
+        let parts = if self.name.starts_with("matrix/") {
+            2
+        } else {
+            1
+        };
         let end = self.name.match_indices('/').nth(parts - 1);
         end.map_or(&self.name[..], |(at, _)| &self.name[..at])
     }

@@ -205,7 +205,9 @@ pub fn cells(quick: bool) -> Vec<Cell> {
                 if !wanted {
                     continue;
                 }
-                for (signaled, inline) in [(true, false), (false, false), (true, true), (false, true)] {
+                for (signaled, inline) in
+                    [(true, false), (false, false), (true, true), (false, true)]
+                {
                     if !(inline && is_local(opcode)) {
                         all.push(Cell {
                             transport,

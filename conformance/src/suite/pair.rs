@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use rdma_core_sys::rules::{self, Transport};
 use rdma_core_sys::*;
 
-use super::arm::PORT;
-use super::{Arm, Side, Trouble};
+use super::arm::{GRHS, PORT, SOURCE, TARGET};
+use super::{Arm, Side, Trouble, expect};
+use crate::bytes::{pattern, same};
 use crate::device::{Ah, Cq, Qp, QpInit, Send, Srq, To, Xrcd};
 
 /// Longest time that anything may take.
@@ -122,12 +123,18 @@ fn calls(transport: Transport) -> ibv_qp_create_send_ops_flags {
     use ibv_qp_create_send_ops_flags as Ops;
     let all = [
         (IBV_WR_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE),
-        (IBV_WR_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM),
+        (
+            IBV_WR_RDMA_WRITE_WITH_IMM,
+            IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
+        ),
         (IBV_WR_SEND, IBV_QP_EX_WITH_SEND),
         (IBV_WR_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_IMM),
         (IBV_WR_RDMA_READ, IBV_QP_EX_WITH_RDMA_READ),
         (IBV_WR_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP),
-        (IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD),
+        (
+            IBV_WR_ATOMIC_FETCH_AND_ADD,
+            IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
+        ),
         (IBV_WR_LOCAL_INV, IBV_QP_EX_WITH_LOCAL_INV),
         (IBV_WR_BIND_MW, IBV_QP_EX_WITH_BIND_MW),
         (IBV_WR_SEND_WITH_INV, IBV_QP_EX_WITH_SEND_WITH_INV),
@@ -324,6 +331,78 @@ impl Pair {
     /// The call's errno.
     pub fn ask(&self, send: Send) -> Result<(), Trouble> {
         Ok(self.a.qp.post_send(&self.address(send)?)?)
+    }
+
+    /// Posts a receive of the answering end with room for `len` bytes at [`TARGET`], and for a datagram's header.
+    ///
+    /// # Errors
+    /// The call's errno.
+    pub fn make_room(&self, wr_id: u64, len: usize) -> Result<(), Trouble> {
+        let header = (self.setting.transport == Transport::Ud).then_some((GRHS, 40));
+        let room = (len > 0).then_some((TARGET, len));
+        let parts: Vec<_> = header.into_iter().chain(room).collect();
+        self.b.receive(wr_id, &self.b.side.buffer.sges(&parts))
+    }
+
+    /// Sends a message of `len` bytes with its completions and its bytes checked.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn exchange(&self, number: u32, len: usize) -> Result<(), Trouble> {
+        let (a, b) = (&self.a.side.buffer, &self.b.side.buffer);
+        a.write(SOURCE, &pattern(number, len));
+        b.write(TARGET, &vec![0xee; len + 1]);
+        self.make_room(number.into(), len)?;
+        let parts: &[_] = if len == 0 { &[] } else { &[(SOURCE, len)] };
+        self.ask(Send {
+            wr_id: number.into(),
+            flags: IBV_SEND_SIGNALED,
+            sges: a.sges(parts),
+            ..Send::default()
+        })?;
+        let sent = self.sent()?;
+        expect("the status of a message", sent.status, IBV_WC_SUCCESS)?;
+        expect("the wr_id of a message", sent.wr_id, number.into())?;
+        let wc = self.received()?;
+        expect("the status of a receive", wc.status, IBV_WC_SUCCESS)?;
+        expect("the wr_id of a receive", wc.wr_id, number.into())?;
+        let header = if self.ah.is_some() { 40 } else { 0 };
+        expect("byte_len of a receive", wc.byte_len as usize, len + header)?;
+        same(&b.read(TARGET, len), &pattern(number, len))?;
+        expect(
+            "the byte behind the message",
+            b.read(TARGET + len, 1)[0],
+            0xee,
+        )
+    }
+
+    /// A request of the asking end that names `len` bytes at [`SOURCE`] and at the peer's [`TARGET`], signaled.
+    #[must_use]
+    pub fn request(&self, opcode: ibv_wr_opcode, len: usize) -> Send {
+        let (a, b) = (&self.a.side.buffer, &self.b.side.buffer);
+        let parts: &[_] = if len == 0 { &[] } else { &[(SOURCE, len)] };
+        Send {
+            opcode,
+            flags: IBV_SEND_SIGNALED,
+            sges: a.sges(parts),
+            remote: (b.address(TARGET), b.rkey()),
+            ..Send::default()
+        }
+    }
+
+    /// Posts a request and waits for a completion with this status, which it must have.
+    ///
+    /// # Errors
+    /// Another status, or none.
+    pub fn ends_with(&self, send: Send, status: ibv_wc_status) -> Result<ibv_wc, Trouble> {
+        let what = format!("the status of {:?}", send.opcode);
+        let wr_id = send.wr_id;
+        self.ask(send)?;
+        let wc = self.sent()?;
+        expect(&what, wc.status, status)?;
+        expect("its wr_id", wc.wr_id, wr_id)?;
+        expect("its QP", wc.qp_num, self.a.qp.number())?;
+        Ok(wc)
     }
 
     /// The next completion of the asking end.

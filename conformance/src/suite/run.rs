@@ -1,6 +1,6 @@
 //! Runs checks on arms, and counts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -266,23 +266,22 @@ impl fmt::Display for Report {
                 c.passed, c.refused, c.failed, c.skipped, c.expected, c.lost
             )?;
         }
-        let mut skips = BTreeSet::new();
-        for Result {
-            arm,
-            check,
-            verdict,
-            ..
-        } in &self.results
-        {
-            match verdict {
-                Verdict::Failed(text) => writeln!(f, "FAILED {arm}: {check}: {text}")?,
-                Verdict::Skipped(why) => {
-                    // One line for all checks of an arm that lack the same thing.
-                    if skips.insert((arm, why)) {
-                        writeln!(f, "SKIP {} {check}: {why}", arm.replace(' ', "-"))?;
-                    }
-                }
-                _ => {}
+        // What several checks of an arm say alike is said once.
+        let mut said = BTreeMap::<_, Vec<&str>>::new();
+        for result in &self.results {
+            let (word, text) = match &result.verdict {
+                Verdict::Failed(text) => ("FAILED", text),
+                Verdict::Skipped(why) => ("SKIP", why),
+                _ => continue,
+            };
+            let key = (word, &result.arm, text);
+            said.entry(key).or_default().push(&result.check);
+        }
+        for ((word, arm, text), checks) in said {
+            write!(f, "{word} {}/{}: {text}", arm.replace(' ', "-"), checks[0])?;
+            match checks.len() - 1 {
+                0 => writeln!(f)?,
+                more => writeln!(f, " (and {more} more, the last {})", checks[more])?,
             }
         }
         let mut names = BTreeMap::<_, u64>::new();

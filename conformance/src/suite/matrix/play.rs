@@ -9,17 +9,11 @@ use rdma_core_sys::*;
 use super::{Cell, Legality, is_atomic};
 use crate::bytes::{pattern, same, word};
 use crate::device::{Bind, Send, Window};
-use crate::suite::{Arm, Done, Outcome, Pair, Setting, Trouble, expect};
+use crate::suite::{Arm, Done, GRHS, Outcome, Pair, SOURCE, Setting, TARGET, Trouble, expect};
 
-/// Bytes come from here ...
-const SOURCE: usize = 4096 + 64;
-/// ... and go there.
-const TARGET: usize = (4 << 20) + 64;
 /// What lies around a target must stay as it is.
 const GUARD: usize = 64;
 const UNTOUCHED: u8 = 0xee;
-/// Where the global route headers of datagrams go.
-const GRHS: usize = 7 << 20;
 /// What an atomic finds.
 const WORD: u64 = 0x0123_4567_89ab_cdef;
 const SWAP: u64 = 0xfeed_face_cafe_beef;
@@ -97,7 +91,11 @@ impl Play<'_> {
     /// The request, with a window for those that are about one.
     fn request(&self, key: Option<(&Rc<Window>, u32)>) -> Result<Send, Trouble> {
         let (a, b) = (&self.pair.a.side.buffer, &self.pair.b.side.buffer);
-        let parts: &[_] = if self.len == 0 { &[] } else { &[(SOURCE, self.len)] };
+        let parts: &[_] = if self.len == 0 {
+            &[]
+        } else {
+            &[(SOURCE, self.len)]
+        };
         let inline = (self.cell.inline).then(|| vec![a.read(SOURCE, self.len)]);
         let operands = match self.cell.opcode {
             IBV_WR_ATOMIC_CMP_AND_SWP => (WORD, SWAP),
@@ -187,7 +185,11 @@ impl Play<'_> {
         };
         if self.takes_receive() {
             let room = [(TARGET, self.len)];
-            let room = if self.sends() && self.len > 0 { &room[..] } else { &[] };
+            let room = if self.sends() && self.len > 0 {
+                &room[..]
+            } else {
+                &[]
+            };
             b.receive(self.wr_id(), &parts(GRHS, room))?;
         }
         if self.needs_second() {
@@ -220,7 +222,11 @@ impl Play<'_> {
         if self.needs_second() {
             let wc = self.pair.sent()?;
             expect("the second request", wc.status, IBV_WC_SUCCESS)?;
-            expect("the wr_id of the second request", wc.wr_id, self.wr_id() | 1)?;
+            expect(
+                "the wr_id of the second request",
+                wc.wr_id,
+                self.wr_id() | 1,
+            )?;
         }
         if self.takes_receive() {
             self.check_received(self.pair.received()?, key.map(|(_, rkey)| rkey))?;
@@ -228,7 +234,11 @@ impl Play<'_> {
         if self.needs_second() {
             let wc = self.pair.received()?;
             expect("the second message", wc.status, IBV_WC_SUCCESS)?;
-            expect("the immediate data of the second message", wc.imm_data(), Some(self.imm()[1]))?;
+            expect(
+                "the immediate data of the second message",
+                wc.imm_data(),
+                Some(self.imm()[1]),
+            )?;
         }
         self.pair.quiet()?;
         self.check_memory()?;
@@ -275,15 +285,27 @@ impl Play<'_> {
         expect("the receive's status", wc.status, IBV_WC_SUCCESS)?;
         expect("the receive's wr_id", wc.wr_id, self.wr_id())?;
         expect("the QP of the receive", wc.qp_num, self.pair.b.qp.number())?;
-        let opcode = if self.sends() { IBV_WC_RECV } else { IBV_WC_RECV_RDMA_WITH_IMM };
+        let opcode = if self.sends() {
+            IBV_WC_RECV
+        } else {
+            IBV_WC_RECV_RDMA_WITH_IMM
+        };
         expect("the receive's opcode", wc.opcode, opcode)?;
         let header = if self.is_ud() { 40 } else { 0 };
-        expect("the receive's byte_len", wc.byte_len as usize, self.len + header)?;
+        expect(
+            "the receive's byte_len",
+            wc.byte_len as usize,
+            self.len + header,
+        )?;
         let imm = self.carries_imm().then(|| self.imm()[0]);
         expect("the immediate data", wc.imm_data(), imm)?;
         let key = key.filter(|_| self.cell.opcode == IBV_WR_SEND_WITH_INV);
         expect("the key that ended", wc.invalidated_rkey(), key)?;
-        expect("the GRH flag", wc.flags().contains(IBV_WC_GRH), self.is_ud())?;
+        expect(
+            "the GRH flag",
+            wc.flags().contains(IBV_WC_GRH),
+            self.is_ud(),
+        )?;
         if self.is_ud() {
             expect("the sender's QP", wc.src_qp, self.pair.a.qp.number())?;
             self.check_header()?;
@@ -363,7 +385,11 @@ impl Play<'_> {
             }
         }
         self.pair.quiet()?;
-        expect("the state after a refusal", self.pair.a.qp.query()?.qp_state, IBV_QPS_RTS)?;
+        expect(
+            "the state after a refusal",
+            self.pair.a.qp.query()?.qp_state,
+            IBV_QPS_RTS,
+        )?;
         Ok(Done::Refused)
     }
 }
