@@ -22,7 +22,8 @@ pub(super) unsafe extern "C" fn create_comp_channel(
     ctx: *mut ibv_context,
 ) -> *mut ibv_comp_channel {
     // SAFETY: a context that the application got from a verbs provider and has not closed.
-    match unsafe { context::soft(ctx) }.and_then(|_| EventQueue::new()) {
+    let context = unsafe { context::soft(ctx) };
+    match (context.map_err(CallError::from)).and_then(|_| Ok(EventQueue::new()?)) {
         Ok(queue) => {
             let mut abi = ibv_comp_channel::zeroed();
             abi.context = ctx;

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use super::device::{self, Device, name_of};
 use super::inventory::Objects;
+use super::object::NotOurs;
 use super::{cq, cq_ex, minus_one, mw, port, post, qp, srq, sys, td, xrcd};
 use crate::node::{AsyncEvent, EventQueue, Node, lock};
 
@@ -48,10 +49,6 @@ struct Object {
     abi: verbs_context,
     soft: Context,
 }
-
-/// What a child gets that uses a device which its parent opened: the node's thread is not in the child,
-/// and its sockets are the parent's.
-pub(super) const AFTER_FORK: Errno = Errno::IO;
 
 /// Where the context that applications see lies in an [`Object`].
 const SEEN: usize = offset_of!(verbs_context, context);
@@ -134,22 +131,26 @@ pub(super) unsafe fn is_ours(context: *mut ibv_context) -> bool {
 /// Our part of a context.
 ///
 /// # Errors
-/// `EINVAL` for a null pointer and for a context of another provider; [`AFTER_FORK`] in a child of the
+/// `EINVAL` for a null pointer and for a context of another provider; `EIO` in a child of the
 /// process that opened it.
 ///
 /// # Safety
 /// `context` is null or points to a live context of some verbs provider, and stays alive while the
 /// result is used.
-pub(super) unsafe fn soft<'a>(context: *mut ibv_context) -> Result<&'a Context, Errno> {
+pub(super) unsafe fn soft<'a>(context: *mut ibv_context) -> Result<&'a Context, NotOurs> {
     // SAFETY: the caller's promise is that of `is_ours`.
     if !unsafe { is_ours(context) } {
-        return Err(Errno::INVAL);
+        let kind = "ibv_context";
+        return Err(match context.is_null() || !context.is_aligned() {
+            true => NotOurs::Nothing(kind),
+            false => NotOurs::Foreign(kind),
+        });
     }
     // SAFETY: one of ours, so `create` made it inside an `Object`, at `SEEN`. No reference is made
     // to the ABI's part.
     let soft = unsafe { &(*context.byte_sub(SEEN).cast::<Object>()).soft };
     if soft.forks != sys::forks() {
-        return Err(AFTER_FORK);
+        return Err(NotOurs::Inherited);
     }
     Ok(soft)
 }

@@ -17,6 +17,41 @@ use super::qp::QpObject;
 use super::srq::SrqObject;
 use super::td::TdObject;
 use super::xrcd::XrcdObject;
+use crate::core::CallError;
+
+/// A pointer that names no object of this device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotOurs {
+    /// It is null or misaligned.
+    Nothing(&'static str),
+    /// The object is of another verbs provider.
+    Foreign(&'static str),
+    /// A child uses what its parent opened: the node's thread is not in the child, and its sockets are
+    /// the parent's.
+    Inherited,
+}
+
+impl From<NotOurs> for Errno {
+    fn from(wrong: NotOurs) -> Errno {
+        match wrong {
+            NotOurs::Nothing(_) | NotOurs::Foreign(_) => Errno::INVAL,
+            NotOurs::Inherited => Errno::IO,
+        }
+    }
+}
+
+impl From<NotOurs> for CallError {
+    fn from(wrong: NotOurs) -> CallError {
+        let why = match wrong {
+            NotOurs::Nothing(kind) => format!("the {kind} is null or misaligned"),
+            NotOurs::Foreign(kind) => format!("the {kind} is of another verbs provider"),
+            NotOurs::Inherited => {
+                "the device was opened by a parent of this process: open it again".to_owned()
+            }
+        };
+        CallError::new(wrong.into(), why)
+    }
+}
 
 /// A C struct that a verbs call hands out a pointer to.
 pub(super) trait Abi: Sized {
@@ -24,6 +59,8 @@ pub(super) trait Abi: Sized {
     type Block;
     /// Our part.
     type Soft;
+    /// Its name.
+    const NAME: &'static str;
     /// Its `context` field.
     ///
     /// # Safety
@@ -36,6 +73,7 @@ macro_rules! abi {
         impl Abi for $abi {
             type Block = $block;
             type Soft = $soft;
+            const NAME: &'static str = stringify!($abi);
 
             unsafe fn context(this: *mut Self) -> *mut ibv_context {
                 // SAFETY: the caller vouches that `this` points to a live object, whose first field
@@ -80,12 +118,9 @@ pub(super) fn create<A: Abi>(block: A::Block, soft: A::Soft) -> *mut A {
 /// # Safety
 /// `this` is null or points to a live object of its kind, of this or another verbs provider; it
 /// stays alive while the result is used (who destroys an object while using it breaks verbs).
-pub(super) unsafe fn soft<'a, A: Abi>(this: *mut A) -> Result<&'a A::Soft, Errno> {
-    if this.is_null() || !this.is_aligned() {
-        return Err(Errno::INVAL);
-    }
-    // SAFETY: a live object by the caller's promise; any provider's context may be asked about.
-    unsafe { super::context::soft(A::context(this))? };
+pub(super) unsafe fn soft<'a, A: Abi>(this: *mut A) -> Result<&'a A::Soft, NotOurs> {
+    // SAFETY: the caller's promise.
+    unsafe { context(this)? };
     // SAFETY: the object's context is one of ours, so the object was made by `create`, and our part
     // lies behind the block. No reference to the block is made, which C may write.
     Ok(unsafe { &(*this.cast::<Object<A>>()).soft })
@@ -98,12 +133,16 @@ pub(super) unsafe fn soft<'a, A: Abi>(this: *mut A) -> Result<&'a A::Soft, Errno
 ///
 /// # Safety
 /// As [`soft`].
-pub(super) unsafe fn context<'a, A: Abi>(this: *mut A) -> Result<&'a Context, Errno> {
+pub(super) unsafe fn context<'a, A: Abi>(this: *mut A) -> Result<&'a Context, NotOurs> {
     if this.is_null() || !this.is_aligned() {
-        return Err(Errno::INVAL);
+        return Err(NotOurs::Nothing(A::NAME));
     }
-    // SAFETY: a live object by the caller's promise, so its context is live too.
-    unsafe { super::context::soft(A::context(this)) }
+    // SAFETY: a live object by the caller's promise, so its context is live too; any provider's
+    // context may be asked about.
+    match unsafe { super::context::soft(A::context(this)) } {
+        Err(NotOurs::Nothing(_) | NotOurs::Foreign(_)) => Err(NotOurs::Foreign(A::NAME)),
+        found => found,
+    }
 }
 
 /// Frees an object.

@@ -2,6 +2,7 @@
 
 mod common;
 mod cq_ex;
+mod datagram;
 mod events;
 mod faults;
 #[allow(dead_code, reason = "the tests of cases use the rest")]
@@ -14,3 +15,6 @@ mod qp_ex;
 mod queues;
 mod retries;
 mod runtime;
+mod srq;
+mod windows;
+mod xrc;
