@@ -5,6 +5,7 @@
 //! other way round: RC and UC for every path MTU, then datagrams. Both know what each message holds, so each looks at its own memory and its own
 //! completions; the connecting end prints a line per case.
 
+mod answer;
 mod case;
 mod control;
 mod difference;
