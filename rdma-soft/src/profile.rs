@@ -60,6 +60,12 @@ pub struct Profile {
     /// Why calls are refused is written to standard error, too, by all devices of the process once one
     /// that wants so is opened. [`last_refusal`](crate::last_refusal) tells it anyway.
     pub explain: bool,
+    /// For programs that run with the preload library: where it appends the counters of the process's
+    /// devices when the process ends. Others ask [`counters`](crate::counters).
+    pub counters: Option<PathBuf>,
+    /// For programs that run with the preload library: the device's paths below /dev/infiniband and
+    /// /sys/class/infiniband are there.
+    pub facade: bool,
 }
 
 impl Default for Profile {
@@ -76,6 +82,8 @@ impl Default for Profile {
             source_port: SourcePort::default(),
             strict: Strict::default(),
             explain: false,
+            counters: None,
+            facade: true,
         }
     }
 }

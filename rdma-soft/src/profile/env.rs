@@ -158,12 +158,26 @@ const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "RDMA_SOFT_PCAP",
-        accepted: "the path of a capture file to write",
+        accepted: "the path of a capture file to write; %p in it is the process number",
         apply: |profile, text| {
-            if text.is_empty() {
-                return Err("there is no path".to_owned());
-            }
-            profile.pcap = Some(PathBuf::from(text));
+            profile.pcap = Some(file_of_process(text)?);
+            Ok(())
+        },
+    },
+    Variable {
+        name: "RDMA_SOFT_COUNTERS",
+        accepted: "the path of a file to which the preload library appends the counters when the \
+                   process ends; %p in it is the process number",
+        apply: |profile, text| {
+            profile.counters = Some(file_of_process(text)?);
+            Ok(())
+        },
+    },
+    Variable {
+        name: "RDMA_SOFT_FACADE",
+        accepted: "1 for the preload library to show paths of the device below /dev and /sys, or 0",
+        apply: |profile, text| {
+            profile.facade = one_of(text, &[("1", true), ("0", false)])?;
             Ok(())
         },
     },
@@ -205,7 +219,11 @@ impl Given {
                 problem,
                 accepted: variable.accepted,
             },
-            Some(line) => line.error(format!("{problem}; write {}", variable.accepted)),
+            Some(line) => {
+                let name = variable.name[PREFIX.len()..].to_ascii_lowercase();
+                let (text, accepted) = (&self.text, variable.accepted);
+                line.error(format!("{name} = {text}: {problem}; write {accepted}"))
+            }
         })
     }
 }
@@ -297,6 +315,14 @@ fn number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     };
     let parsed = parsed.map_err(|e| format!("{text:?}: {e}"))?;
     T::try_from(parsed).map_err(|_| format!("{text} is too large"))
+}
+
+/// A path, in which %p is the process number.
+fn file_of_process(text: &str) -> Result<PathBuf, String> {
+    if text.is_empty() {
+        return Err("there is no path".to_owned());
+    }
+    Ok(text.replace("%p", &std::process::id().to_string()).into())
 }
 
 fn ports(profile: &mut Profile, text: &str) -> Result<(), String> {

@@ -6,7 +6,7 @@ use rdma_core_sys::*;
 use rustix::io::Errno;
 
 use super::cq::{self, CqObject};
-use super::object;
+use super::object::{self, NotOurs};
 use super::turn::Turn;
 use super::{fail, refuse};
 use crate::core::CallError;
@@ -107,7 +107,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
 ///
 /// # Safety
 /// `cq` was made by [`create_cq_ex`] and is not destroyed.
-unsafe fn soft<'a>(cq: *mut ibv_cq_ex) -> Result<&'a CqObject, Errno> {
+unsafe fn soft<'a>(cq: *mut ibv_cq_ex) -> Result<&'a CqObject, NotOurs> {
     // SAFETY: an extended CQ begins with an `ibv_cq`, and is live by the caller's promise.
     unsafe { object::soft(cq.cast::<ibv_cq>()) }
 }
