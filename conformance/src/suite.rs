@@ -8,10 +8,14 @@ mod arm;
 mod check;
 mod difference;
 pub mod matrix;
+mod multicast;
 mod pair;
 mod run;
 mod shapes;
+mod srq;
 mod statuses;
+mod windows;
+mod xrc;
 
 pub use arm::{Arm, GRHS, MEMORY, PORT, SOURCE, Side, TARGET};
 pub use check::{Check, Done, Outcome, Trouble, expect, refused};
@@ -27,5 +31,9 @@ pub fn checks(quick: bool) -> Vec<Check> {
     all.extend(matrix::checks(quick));
     all.extend(shapes::checks());
     all.extend(statuses::checks());
+    all.extend(srq::checks());
+    all.extend(xrc::checks());
+    all.extend(multicast::checks());
+    all.extend(windows::checks());
     all
 }
