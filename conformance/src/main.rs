@@ -64,8 +64,11 @@ const ADDRESSES: [&str; 2] = ["fd52:646d:6121::1", "fd52:646d:6121::2"];
 /// Starts this program again in a network namespace with two IPv6 addresses; returns where that cannot be.
 fn in_a_namespace() {
     let [a, b] = ADDRESSES;
-    let set_up =
-        format!("ip link set lo up && ip addr add {a}/128 dev lo && ip addr add {b}/128 dev lo");
+    // The last one brings multicast to the loopback interface (rdma_soft::link::UdpLink).
+    let set_up = format!(
+        "ip link set lo up && ip addr add {a}/128 dev lo && ip addr add {b}/128 dev lo && \
+         ip -6 route add local ff00::/8 dev lo table local"
+    );
     let unshare = |script: &str| {
         let mut command = Command::new("unshare");
         command.args(["--net", "--map-root-user", "sh", "-c", script]);
@@ -131,6 +134,12 @@ fn run(options: &Options) -> Result<Report, String> {
     let mut checks = suite::checks(options.quick);
     if !options.names.is_empty() {
         checks.retain(|check| options.names.iter().any(|n| check.name.contains(&n[..])));
+    }
+    if checks.is_empty() {
+        return Err(format!(
+            "no check's name holds {}",
+            options.names.join(" or ")
+        ));
     }
     if options.list {
         checks.iter().for_each(|check| println!("{}", check.name));
