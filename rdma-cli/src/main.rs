@@ -1,9 +1,11 @@
-//! The command `qp`: devices, files moved through Queue Pairs, and the transition table.
+//! The command `qp`: devices, files moved through Queue Pairs, unmodified programs on the software device, and the transition
+//! table.
 #![forbid(unsafe_code)]
 
 mod copy;
 mod devices;
 mod failure;
+mod run;
 mod states;
 mod term;
 
@@ -29,6 +31,8 @@ enum Command {
     Devices(devices::Args),
     /// Move a file between two processes by RDMA WRITE
     Copy(Box<copy::Args>),
+    /// Run an unmodified verbs program on the software device
+    Run(Box<run::Args>),
     /// Show which Queue Pair transitions exist, and which attributes each one needs
     States(states::Args),
 }
@@ -37,6 +41,7 @@ fn main() -> ExitCode {
     let Cli { command } = Cli::parse();
     let ended = match command {
         Command::Copy(args) => copy::run(*args),
+        Command::Run(args) => run::run(*args),
         Command::Devices(args) => devices::run(&args),
         Command::States(args) => states::run(&args),
     };

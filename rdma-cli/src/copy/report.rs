@@ -51,17 +51,7 @@ impl End {
                 .collect(),
         );
         self.faults = all.faults.map(|faults| {
-            let list = [
-                ("offered", faults.offered),
-                ("dropped", faults.dropped),
-                ("duplicated", faults.duplicated),
-                ("reordered", faults.reordered),
-                ("corrupted", faults.corrupted),
-                ("delayed", faults.delayed),
-                ("delivered", faults.delivered),
-                ("held", all.held),
-            ];
-            list.into_iter()
+            (faults.all().chain([("held", all.held)]))
                 .map(|(name, value)| named(name, value))
                 .collect()
         });

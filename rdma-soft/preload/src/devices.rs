@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rdma_core_sys::{Verbs, ibv_context, ibv_device, ops};
 
-use crate::real;
+use crate::{real, report};
 
 /// The two lists that one of ours was made of, by its address.
 static LISTS: Mutex<BTreeMap<usize, Parts>> = Mutex::new(BTreeMap::new());
@@ -66,6 +66,7 @@ impl List {
 /// # Safety
 /// `num_devices` is null or writable.
 pub(crate) unsafe fn get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
+    report::at_exit();
     // A libibverbs that finds no kernel support has no list (ENOSYS); ours is all there is then.
     let real = real::verbs().and_then(List::get);
     let Some(soft) = List::get(rdma_soft::verbs()) else {
@@ -113,6 +114,27 @@ pub(crate) unsafe fn free_device_list(list: *mut *mut ibv_device) {
     }
 }
 
+/// The names of our devices.
+pub(crate) fn names() -> Vec<String> {
+    let Some(list) = List::get(rdma_soft::verbs()) else {
+        return Vec::new();
+    };
+    let names = list
+        .devices()
+        .map(|device| name(list.verbs, device.0))
+        .collect();
+    list.free();
+    names
+}
+
+/// The name of a device of `verbs`.
+fn name(verbs: &Verbs, device: *mut ibv_device) -> String {
+    // SAFETY: the callers pass live devices of this table; the name is a C string that lives as long as its device.
+    unsafe { CStr::from_ptr(verbs.get_device_name(device)) }
+        .to_string_lossy()
+        .into_owned()
+}
+
 /// `ibv_open_device`, on `verbs`, which the device belongs to. Says on standard error why one of ours cannot be opened: an errno
 /// alone, such as that of an address in use, would not tell.
 ///
@@ -126,8 +148,7 @@ pub(crate) unsafe fn open_device(
     let context = unsafe { verbs.open_device(device) };
     if context.is_null() && !device.is_null() {
         let errno = ops::errno();
-        // SAFETY: a live device of this table, whose name lives as long.
-        let name = unsafe { CStr::from_ptr(verbs.get_device_name(device)) }.to_string_lossy();
+        let name = name(verbs, device);
         if let Some(error) = rdma_soft::open_error(&name) {
             eprintln!("rdma-soft: {name}: {error}");
         }

@@ -17,6 +17,8 @@
 #![deny(unsafe_code)]
 
 mod devices;
+mod facade;
 mod loading;
 mod real;
+mod report;
 mod verbs;

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rdma_core_sys::Verbs;
@@ -72,20 +73,46 @@ pub(crate) type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_vo
 
 /// The C library's dlopen(3), which stands behind ours.
 pub(crate) fn dlopen() -> Dlopen {
-    next(c"dlopen")
+    static DLOPEN: Next = Next::new(c"dlopen");
+    // SAFETY: the type is that of dlopen(3).
+    unsafe { DLOPEN.get() }
 }
 
-/// The function that stands behind ours of the same name.
-///
-/// Ends the process if there is none: the program calls a function of the C library that its C library does not have.
-pub(crate) fn next<F: Copy>(name: &CStr) -> F {
-    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    // SAFETY: a special handle and a C string.
-    let address = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    if address.is_null() {
-        eprintln!("rdma-soft: the C library has no {}", name.to_string_lossy());
-        std::process::abort();
+/// The function that stands behind ours of the same name, looked up once.
+pub(crate) struct Next {
+    name: &'static CStr,
+    address: AtomicPtr<c_void>,
+}
+
+impl Next {
+    /// The function of this name.
+    pub(crate) const fn new(name: &'static CStr) -> Next {
+        let address = AtomicPtr::new(std::ptr::null_mut());
+        Next { name, address }
     }
-    // SAFETY: the address of the function of this name; the callers here take it as its prototype.
-    unsafe { std::mem::transmute_copy(&address) }
+
+    /// Its address.
+    ///
+    /// Ends the process if there is none: the program calls a function that its C library does not have.
+    ///
+    /// # Safety
+    /// `F` is the type of a pointer to the function.
+    pub(crate) unsafe fn get<F: Copy>(&self) -> F {
+        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+        let mut address = self.address.load(Ordering::Relaxed);
+        if address.is_null() {
+            // SAFETY: a special handle and a C string.
+            address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+            if address.is_null() {
+                eprintln!(
+                    "rdma-soft: the C library has no {}",
+                    self.name.to_string_lossy()
+                );
+                std::process::abort();
+            }
+            self.address.store(address, Ordering::Relaxed);
+        }
+        // SAFETY: the address of the function of this name, of which `F` is the type by the caller's promise.
+        unsafe { std::mem::transmute_copy(&address) }
+    }
 }

@@ -154,6 +154,22 @@ pub struct FaultCounters {
     pub delivered: u64,
 }
 
+impl FaultCounters {
+    /// All counters, by name.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [
+            ("offered", self.offered),
+            ("dropped", self.dropped),
+            ("duplicated", self.duplicated),
+            ("reordered", self.reordered),
+            ("corrupted", self.corrupted),
+            ("delayed", self.delayed),
+            ("delivered", self.delivered),
+        ]
+        .into_iter()
+    }
+}
+
 /// A faulty stretch of a link, between whoever makes frames and whoever carries them.
 ///
 /// [`offer`](FaultLayer::offer) a frame, then [`poll`](FaultLayer::poll) until there is none;

@@ -1,0 +1,92 @@
+"""The example programs of rdma-core: devices, and ping-pongs between two processes."""
+
+import signal
+
+from harness import Failed, Process, expect
+from table import SECONDS, found, harness, on_device, pair
+
+RUN_ON_FAULTS = "loss=0.5%,duplicate=0.5%,reorder=0.5%,seed=7"
+
+
+def rows(table, quick=False):
+    """All lines of the table."""
+    table.row("ibv_devices", "", devices, table.where)
+    table.row("ibv_devinfo", "-v", devinfo, table.where)
+    checked = ["-g", "0", "-c"]
+    table.row("ibv_rc_pingpong", "data checked", pingpong, table.where, "ibv_rc_pingpong", checked)
+    table.row("ibv_rc_pingpong", "events", pingpong, table.where, "ibv_rc_pingpong", [*checked, "-e"])
+    if quick:
+        return
+    table.row("ibv_rc_pingpong", "new post send", pingpong, table.where, "ibv_rc_pingpong", [*checked, "-N"])
+    table.row("ibv_rc_pingpong", "new post send, events", pingpong, table.where, "ibv_rc_pingpong", [*checked, "-N", "-e"])
+    table.row("ibv_rc_pingpong", "timestamps", pingpong, table.where, "ibv_rc_pingpong", [*checked, "-t"])
+    table.row("ibv_rc_pingpong", "1 MiB, MTU 4096", pingpong, table.where, "ibv_rc_pingpong", [*checked, "-s", str(1 << 20), "-m", "4096", "-n", "50"])
+    table.row("ibv_rc_pingpong", "on-demand paging refused", refused, table.where, ["-o"], "ODP")
+    table.row("ibv_rc_pingpong", "device memory refused", refused, table.where, ["-j"], "dm|DM|device memory")
+    table.row("ibv_uc_pingpong", "data checked", pingpong, table.where, "ibv_uc_pingpong", checked)
+    table.row("ibv_uc_pingpong", "events", pingpong, table.where, "ibv_uc_pingpong", [*checked, "-e"])
+    table.row("ibv_ud_pingpong", "data checked", pingpong, table.where, "ibv_ud_pingpong", checked)
+    table.row("ibv_ud_pingpong", "events", pingpong, table.where, "ibv_ud_pingpong", [*checked, "-e"])
+    table.row("ibv_srq_pingpong", "16 QPs, data checked", pingpong, table.where, "ibv_srq_pingpong", checked)
+    table.row("ibv_srq_pingpong", "events", pingpong, table.where, "ibv_srq_pingpong", [*checked, "-e"])
+    table.row("ibv_xsrq_pingpong", "one client", xsrq, table.where, 1, [])
+    table.row("ibv_xsrq_pingpong", "three clients, events", xsrq, table.where, 3, ["-e"])
+    table.row("ibv_asyncwatch", "waits, ends by a signal", asyncwatch, table.where)
+
+
+def devices(where):
+    """The device is listed, with a GUID."""
+    ended = harness.run(on_device(["ibv_devices"]), where, "ibv_devices", SECONDS)
+    expect(ended.status == 0, ended.describe())
+    return "GUID " + found(r"^\s*soft0\s+([0-9a-f]{16})$", ended.out, "soft0")[1]
+
+
+def devinfo(where):
+    """The attributes of device and port, and the GID that is the port's address."""
+    options = on_device(["ibv_devinfo", "-v", "-d", "soft0"], "--addr", "127.7.7.7", "--mtu", "1024")
+    ended = harness.run(options, where, "ibv_devinfo", SECONDS)
+    expect(ended.status == 0, ended.describe())
+    found(r"state:\s+PORT_ACTIVE \(4\)", ended.out, "an active port")
+    found(r"active_mtu:\s+1024 \(3\)", ended.out, "the MTU")
+    found(r"link_layer:\s+Ethernet", ended.out, "the link layer")
+    return "GID " + found(r"GID\[\s*0\]:\s+(::ffff:127\.7\.7\.7), RoCE v2", ended.out, "the GID")[1]
+
+
+def pingpong(where, program, options):
+    """Both ends exchanged everything."""
+    for result in pair(where, program, options):
+        expect("invalid data" not in result.out + result.err, result.describe())
+        time = found(r"iters in .* = ([\d.]+) usec/iter", result.out, "the time of an exchange")[1]
+    return f"{time} us an exchange"
+
+
+def refused(where, options, reason):
+    """The program says that the device has no such thing, and ends; it does not crash."""
+    command = on_device(["ibv_rc_pingpong", "-g", "0", *options])
+    ended = harness.run(command, where, f"refused{options[0]}", SECONDS)
+    expect(ended.status == 1, f"an orderly end with status 1 was expected: {ended.describe()}")
+    return found(rf"^.*(?:{reason}).*$", ended.err, "a reason")[0]
+
+
+def xsrq(where, clients, options):
+    """XRC: all clients send to the one SRQ of the server, and it to theirs."""
+    port = str(harness.secrets.randbelow(20000) + 20000)
+    own = ["ibv_xsrq_pingpong", "-p", port, "-g", "0", *options]
+    server = Process(on_device([*own, "-c", str(clients)]), where, f"xsrq-{port}")
+    harness.time.sleep(0.5)
+    ends = [Process(on_device([*own, "127.0.0.1"]), where, f"xsrq-{port}-{i}") for i in range(clients)]
+    for end in [*ends, server]:
+        ended = end.wait(SECONDS)
+        expect(ended.status == 0, f"{end.name}: {ended.describe()}\n--- server\n{server.result(None).describe()}")
+    return found(r"[\d.]+ usec/iter", server.result(0).out, "the time")[0]
+
+
+def asyncwatch(where):
+    """It opens the device and waits for events until it is told to end."""
+    watch = Process(on_device(["ibv_asyncwatch", "-d", "soft0"]), where, "asyncwatch")
+    watch.wait_for("async event FD", SECONDS)
+    harness.time.sleep(0.2)
+    expect(watch.poll() is None, f"it ended by itself: {watch.result(watch.poll()).describe()}")
+    watch.kill(signal.SIGTERM)
+    if watch.poll() != -signal.SIGTERM:
+        raise Failed(f"the signal did not end it: {watch.result(watch.poll()).describe()}")

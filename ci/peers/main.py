@@ -1,0 +1,33 @@
+"""Runs groups of peers' programs and prints the table; ci/peers.sh calls it."""
+
+import pathlib
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from table import Table  # noqa: E402
+import ibverbs  # noqa: E402
+import perftest  # noqa: E402
+
+
+def quick(table):
+    """A little of everything that takes seconds."""
+    ibverbs.rows(table, quick=True)
+    perftest.rows(table, quick=True)
+
+
+GROUPS = {"quick": quick, "ibverbs": ibverbs.rows, "perftest": perftest.rows}
+
+
+def main():
+    """The groups that were named."""
+    unknown = [name for name in sys.argv[1:] if name not in GROUPS]
+    if unknown:
+        sys.exit(f"no group is called {unknown[0]}: there are {', '.join(GROUPS)}")
+    table = Table()
+    for name in sys.argv[1:]:
+        GROUPS[name](table)
+    sys.exit(table.end())
+
+
+main()
