@@ -16,5 +16,6 @@ mod queues;
 mod retries;
 mod runtime;
 mod srq;
+mod states;
 mod windows;
 mod xrc;

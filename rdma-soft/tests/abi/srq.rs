@@ -139,11 +139,8 @@ fn capacities_and_their_changes() {
 
     let mut num = 0;
     // SAFETY: the SRQ is live, the place is writable.
-    assert_eq!(
-        unsafe { ops::ibv_get_srq_num(srq.srq, &mut num) },
-        EINVAL,
-        "a basic SRQ has none"
-    );
+    let result = unsafe { ops::ibv_get_srq_num(srq.srq, &mut num) };
+    assert_eq!(result, EINVAL, "a basic SRQ has none");
 }
 
 /// A slot is free when the completion of its receive was polled, in whatever order Queue Pairs finish;
