@@ -8,10 +8,10 @@ use rdma_core_sys::dispatch::Mark;
 use rdma_core_sys::*;
 use rustix::io::Errno;
 
-use super::device::{self, Device, name_of};
+use super::device::{Device, name_of};
 use super::inventory::Objects;
 use super::object::NotOurs;
-use super::{cq, cq_ex, minus_one, mw, port, post, qp, srq, sys, td, xrcd};
+use super::{cq, cq_ex, limits, minus_one, mw, port, post, qp, srq, sys, td, xrcd};
 use crate::node::{AsyncEvent, EventQueue, Node, lock};
 
 /// By this any copy of this library in the process, and a preload library, knows our devices and contexts, and finds the functions
@@ -57,7 +57,7 @@ const SEEN: usize = offset_of!(verbs_context, context);
 /// looks for first, or no binary calls them.
 fn operations() -> ibv_context_ops {
     let mut ops = ibv_context_ops::zeroed();
-    ops._compat_query_device = Some(device::query_device);
+    ops._compat_query_device = Some(limits::query_device);
     ops._compat_query_port = Some(port::query_port);
     ops.alloc_mw = Some(mw::alloc_mw);
     ops.bind_mw = Some(mw::bind_mw);
@@ -77,8 +77,8 @@ pub(super) fn create(device: &'static Device, node: Arc<Node>) -> Result<*mut ib
     abi.sz = size_of::<verbs_context>();
     abi.priv_ = MARK.context_priv();
     abi.query_port = Some(port::query_port_ex);
-    abi.query_device_ex = Some(device::query_device_ex);
-    abi.query_rt_values = Some(device::query_rt_values);
+    abi.query_device_ex = Some(limits::query_device_ex);
+    abi.query_rt_values = Some(limits::query_rt_values);
     abi.alloc_td = Some(td::alloc_td);
     abi.dealloc_td = Some(td::dealloc_td);
     abi.alloc_parent_domain = Some(td::alloc_parent_domain);

@@ -1,7 +1,6 @@
-//! The list of devices, and their attributes.
+//! The list of devices, and what they run.
 
 use std::ffi::{CStr, c_char, c_int};
-use std::net::IpAddr;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,18 +8,11 @@ use std::sync::{Arc, Mutex};
 use rdma_core_sys::*;
 use rustix::io::Errno;
 
-use super::context::{self, Context};
-use super::{copy_out, fail, refuse, sys, why};
-use crate::core::config::{Caps, GidEntry};
+use super::{context, fail, sys, why};
+use crate::core::CallError;
 use crate::core::rng::Rng;
-use crate::core::{CallError, QpStats};
-use crate::link::Faults;
 use crate::node::{Node, Snapshot, StartError, lock, random_seed};
 use crate::profile::{Profile, ProfileError};
-
-/// Vendor and part number that `ibv_query_device` reports. The vendor number is in the space of
-/// locally administered Ethernet addresses, so it is nobody's.
-const VENDOR: (u32, u32) = (0x02_52_51, 1);
 
 /// A device. It lives until the process ends.
 #[repr(C)]
@@ -29,7 +21,7 @@ pub(super) struct Device {
     /// Providers that mistake the device for one of theirs read behind the ABI's struct.
     _room: [u8; 1024 - size_of::<ibv_device>()],
     name: String,
-    guid: u64,
+    pub(super) guid: u64,
     index: c_int,
     pub(super) profile: Profile,
     running: Mutex<Running>,
@@ -127,7 +119,7 @@ fn guid(seed: u64, number: usize) -> u64 {
 }
 
 /// Writes a text into a zeroed field, cut to fit with its terminator.
-fn set_text(field: &mut [c_char], text: &str) {
+pub(super) fn set_text(field: &mut [c_char], text: &str) {
     let room = field.len().saturating_sub(1);
     for (to, from) in field.iter_mut().take(room).zip(text.bytes()) {
         *to = from as c_char;
@@ -183,120 +175,41 @@ impl Device {
 
     /// Counts a query of a port that there is.
     pub(super) fn count_query(&self, port: u8) {
-        if let Some(queries) = self.queries.get(usize::from(port).wrapping_sub(1)) {
+        if let Some(queries) = self.queries(port) {
             queries.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn with_node<R>(&self, call: impl FnOnce(&Node) -> R) -> Option<R> {
+    /// Does something with the node, if it runs.
+    pub(super) fn with_node<R>(&self, call: impl FnOnce(&Node) -> R) -> Option<R> {
         let node = lock(&self.running).node.clone();
         node.map(|node| call(&node))
+    }
+
+    /// The counters of the node that ran last, when it stopped.
+    pub(super) fn last_counters(&self) -> Option<Snapshot> {
+        lock(&self.running).last.clone()
+    }
+
+    /// Why it could not be opened the last time that it was tried.
+    pub(super) fn last_error(&self) -> Option<Arc<StartError>> {
+        lock(&self.running).error.clone()
+    }
+
+    /// Queries of a port, from 1.
+    fn queries(&self, port: u8) -> Option<&AtomicU64> {
+        self.queries.get(usize::from(port).checked_sub(1)?)
+    }
+
+    /// How often a port was asked about.
+    pub(super) fn query_count(&self, port: u8) -> Option<u64> {
+        Some(self.queries(port)?.load(Ordering::Relaxed))
     }
 }
 
 /// The device of that name.
-fn named(name: &str) -> Option<&'static Device> {
+pub(super) fn named(name: &str) -> Option<&'static Device> {
     lock(&DEVICES).iter().copied().find(|d| d.name == name)
-}
-
-/// Counters of the device of that name: those of its running node, or what they were when it
-/// stopped. `None` if there is no such device or it was never opened.
-pub fn counters(device: &str) -> Option<Snapshot> {
-    let device = named(device)?;
-    let running = device.with_node(Node::counters);
-    running.or_else(|| lock(&device.running).last.clone())
-}
-
-/// What one Queue Pair of a running device went through since it was created. `None` if no device of
-/// that name is open, or it has no such Queue Pair.
-pub fn qp_stats(device: &str, qp_num: u32) -> Option<QpStats> {
-    named(device)?.with_node(|node| node.qp_stats(qp_num))?
-}
-
-/// Why the device of that name could not be opened the last time that it was tried: names what is wrong
-/// and what to change, where `ibv_open_device` has but an errno. `None` if it could.
-pub fn open_error(device: &str) -> Option<Arc<StartError>> {
-    lock(&named(device)?.running).error.clone()
-}
-
-/// Changes the faults on the link of a running device, for frames that it sends from now on; what
-/// is on its way stays so. False if no device of that name is open.
-pub fn set_faults(device: &str, faults: Faults) -> bool {
-    named(device).is_some_and(|d| d.with_node(|node| node.set_faults(faults)).is_some())
-}
-
-/// Cuts a running device off from `peer` (what it sends there is lost), or connects it again.
-/// False if no device of that name is open.
-pub fn partition(device: &str, peer: IpAddr, cut_off: bool) -> bool {
-    named(device).is_some_and(|d| d.with_node(|node| node.partition(peer, cut_off)).is_some())
-}
-
-/// Does something to the node of an open device.
-fn on_node(
-    device: &str,
-    call: impl FnOnce(&Node) -> Result<(), CallError>,
-) -> Result<(), CallError> {
-    let done = named(device).and_then(|d| d.with_node(call));
-    done.unwrap_or_else(|| {
-        let why = format!("no device {device:?} is open");
-        Err(CallError::new(Errno::NODEV, why))
-    })
-}
-
-/// Takes the link of a port (from 1) of an open device up or down. A port that is down carries nothing,
-/// either way. All open contexts get `IBV_EVENT_PORT_ACTIVE` or `IBV_EVENT_PORT_ERR`, unless it was so
-/// before.
-///
-/// # Errors
-/// `ENODEV` if no device of that name is open, `EINVAL` if it has no such port.
-pub fn set_port_up(device: &str, port: u8, up: bool) -> Result<(), CallError> {
-    on_node(device, |node| node.set_port_up(port, up))
-}
-
-/// Changes an entry of the GID table of a port (from 1) of an open device; `None` makes it empty. All
-/// open contexts get `IBV_EVENT_GID_CHANGE`. Queue Pairs and address handles that were given the entry
-/// before keep what it was.
-///
-/// # Errors
-/// `ENODEV` if no device of that name is open, `EINVAL` if it has no such port or entry.
-pub fn set_gid(
-    device: &str,
-    port: u8,
-    index: usize,
-    entry: Option<GidEntry>,
-) -> Result<(), CallError> {
-    on_node(device, |node| node.set_gid(port, index, entry))
-}
-
-/// Changes an entry of the partition key table of a port (from 1) of an open device, for all that use
-/// it. All open contexts get `IBV_EVENT_PKEY_CHANGE`.
-///
-/// # Errors
-/// `ENODEV` if no device of that name is open, `EINVAL` if it has no such port or entry.
-pub fn set_pkey(device: &str, port: u8, index: usize, pkey: u16) -> Result<(), CallError> {
-    on_node(device, |node| node.set_pkey(port, index, pkey))
-}
-
-/// Has an open device fail, as hardware does: all open contexts get `IBV_EVENT_DEVICE_FATAL`, all Queue
-/// Pairs end in ERR, where requests are flushed (those in RESET have no way there, and stay), and calls that
-/// make or change objects give `EIO`. What is there can be destroyed; once it was closed by all, the
-/// device can be opened again.
-///
-/// # Errors
-/// `ENODEV` if no device of that name is open.
-pub fn fail_device(device: &str) -> Result<(), CallError> {
-    on_node(device, |node| {
-        node.fail();
-        Ok(())
-    })
-}
-
-/// How often the attributes, the GIDs or the partition keys of a port (from 1) were asked for, by its
-/// number, since the process began: shows who assumes a port. `None` if there is no such port.
-pub fn port_queries(device: &str, port: u8) -> Option<u64> {
-    let at = usize::from(port).checked_sub(1)?;
-    let queries = named(device)?.queries.get(at)?;
-    Some(queries.load(Ordering::Relaxed))
 }
 
 /// The device behind a pointer that an application passed.
@@ -375,147 +288,6 @@ pub(super) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv
             fail(CallError::new(error.errno(), error.to_string()))
         }
     }
-}
-
-/// What the device can do.
-///
-/// It keeps sums of what the ports count ([`ibv_port_attr`]'s counters are the node's), chooses its own
-/// keys for windows of type 2B (a window belongs to the Queue Pair that bound it), and has the sends
-/// that invalidate keys, but no fast registration, which user space never sees.
-const CAPABILITIES: ibv_device_cap_flags = IBV_DEVICE_BAD_PKEY_CNTR
-    .union(IBV_DEVICE_BAD_QKEY_CNTR)
-    .union(IBV_DEVICE_UD_AV_PORT_ENFORCE)
-    .union(IBV_DEVICE_CURR_QP_STATE_MOD)
-    .union(IBV_DEVICE_PORT_ACTIVE_EVENT)
-    .union(IBV_DEVICE_SYS_IMAGE_GUID)
-    .union(IBV_DEVICE_RC_RNR_NAK_GEN)
-    .union(IBV_DEVICE_SRQ_RESIZE)
-    .union(IBV_DEVICE_MEM_WINDOW)
-    .union(IBV_DEVICE_XRC)
-    .union(IBV_DEVICE_MEM_MGT_EXTENSIONS)
-    .union(IBV_DEVICE_MEM_WINDOW_TYPE_2B);
-
-/// A limit as verbs report it.
-fn limit(value: u64) -> c_int {
-    c_int::try_from(value).unwrap_or(c_int::MAX)
-}
-
-/// The attributes of a device.
-fn attributes(context: &Context) -> ibv_device_attr {
-    let config = context.node.config();
-    let caps: &Caps = &config.caps;
-    let guid = context.device.guid.to_be();
-    let pkeys = config.ports.iter().map(|p| p.pkeys.len()).max();
-    let mut attr = ibv_device_attr::zeroed();
-    set_text(&mut attr.fw_ver, env!("CARGO_PKG_VERSION"));
-    attr.node_guid = guid;
-    attr.sys_image_guid = guid;
-    attr.max_mr_size = caps.max_mr_size;
-    attr.page_size_cap = !(rustix::param::page_size() as u64 - 1);
-    (attr.vendor_id, attr.vendor_part_id) = VENDOR;
-    attr.hw_ver = 1;
-    attr.max_qp = limit(caps.max_qp.into());
-    attr.max_qp_wr = limit(caps.max_qp_wr.into());
-    attr.device_cap_flags = CAPABILITIES.bits() as u32;
-    attr.max_sge = limit(caps.max_sge.into());
-    attr.max_sge_rd = attr.max_sge;
-    attr.max_cq = limit(caps.max_cq.into());
-    attr.max_cqe = limit(caps.max_cqe.into());
-    attr.max_mr = limit(caps.max_mr.into());
-    attr.max_pd = limit(caps.max_pd.into());
-    attr.max_qp_rd_atom = caps.max_qp_rd_atom.into();
-    attr.max_res_rd_atom = limit(u64::from(caps.max_qp_rd_atom) * u64::from(caps.max_qp));
-    attr.max_qp_init_rd_atom = caps.max_qp_init_rd_atom.into();
-    // Atomics are those of the processor, so they are atomic to everybody.
-    attr.atomic_cap = ibv_atomic_cap::IBV_ATOMIC_GLOB;
-    attr.max_mw = limit(caps.max_mw.into());
-    attr.max_mcast_grp = limit(caps.max_mcast_grp.into());
-    attr.max_mcast_qp_attach = limit(caps.max_mcast_qp_attach.into());
-    attr.max_total_mcast_qp_attach =
-        limit(u64::from(caps.max_mcast_grp) * u64::from(caps.max_mcast_qp_attach));
-    attr.max_ah = limit(caps.max_ah.into());
-    attr.max_srq = limit(caps.max_srq.into());
-    attr.max_srq_wr = limit(caps.max_srq_wr.into());
-    attr.max_srq_sge = limit(caps.max_srq_sge.into());
-    attr.max_pkeys = u16::try_from(pkeys.unwrap_or(0)).unwrap_or(u16::MAX);
-    // 4.096 us x 2^8 is about 1 ms: what the thread may take to notice that polling ended.
-    attr.local_ca_ack_delay = 8;
-    attr.phys_port_cnt = u8::try_from(config.ports.len()).unwrap_or(u8::MAX);
-    attr
-}
-
-pub(super) unsafe extern "C" fn query_device(
-    context: *mut ibv_context,
-    attr: *mut ibv_device_attr,
-) -> c_int {
-    // SAFETY: a context that the application got from a verbs provider and has not closed.
-    match unsafe { context::soft(context) } {
-        Ok(_) if attr.is_null() => refuse(CallError::invalid("no place for the attributes")),
-        Ok(context) => {
-            // SAFETY: not null, so it has room for the struct by the rules of ibv_query_device(3).
-            unsafe { attr.write(attributes(context)) };
-            0
-        }
-        Err(errno) => refuse(errno),
-    }
-}
-
-pub(super) unsafe extern "C" fn query_device_ex(
-    context: *mut ibv_context,
-    input: *const ibv_query_device_ex_input,
-    attr: *mut ibv_device_attr_ex,
-    attr_size: usize,
-) -> c_int {
-    // SAFETY: a context that the application got from a verbs provider and has not closed.
-    let context = match unsafe { context::soft(context) } {
-        Ok(context) => context,
-        Err(errno) => return refuse(errno),
-    };
-    // SAFETY: null or, by the rules of ibv_query_device_ex(3), a struct.
-    let no_extension = input.is_null() || unsafe { (*input).comp_mask } == 0;
-    if attr.is_null() || attr_size < size_of::<ibv_device_attr>() || !no_extension {
-        return refuse(CallError::invalid(
-            "no place for the attributes, too little of it, or a comp_mask that is not 0",
-        ));
-    }
-    let mut all = ibv_device_attr_ex::zeroed();
-    all.orig_attr = attributes(context);
-    // Completions are stamped in nanoseconds, of which there are 10^6 in a millisecond.
-    all.completion_timestamp_mask = u64::MAX;
-    all.hca_core_clock = 1_000_000;
-    all.device_cap_flags_ex = CAPABILITIES.bits();
-    all.phys_port_cnt_ex = all.orig_attr.phys_port_cnt.into();
-    // SAFETY: the caller says that `attr` has room for `attr_size` bytes.
-    unsafe { copy_out(&all, attr, attr_size) };
-    0
-}
-
-/// The clock that completions are stamped with: all of its nanoseconds are in `tv_nsec`, as drivers
-/// give the ticks of theirs.
-pub(super) unsafe extern "C" fn query_rt_values(
-    context: *mut ibv_context,
-    values: *mut ibv_values_ex,
-) -> c_int {
-    const RAW_CLOCK: u32 = ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK.bits();
-    // SAFETY: a context that the application got from a verbs provider and has not closed.
-    let context = match unsafe { context::soft(context) } {
-        Ok(context) => context,
-        Err(errno) => return refuse(errno),
-    };
-    // SAFETY: null, or the struct that ibv_query_rt_values_ex(3) asks for.
-    if values.is_null() || unsafe { (*values).comp_mask } & !RAW_CLOCK != 0 {
-        return refuse(CallError::invalid(
-            "no place for the values, or values that are not known",
-        ));
-    }
-    // SAFETY: not null, as above.
-    unsafe {
-        if (*values).comp_mask & RAW_CLOCK != 0 {
-            (*values).raw_clock.tv_sec = 0;
-            (*values).raw_clock.tv_nsec = context.node.raw_clock() as i64;
-        }
-    }
-    0
 }
 
 // Nothing here is copied on fork and nothing marks pages: a fork needs no protection.

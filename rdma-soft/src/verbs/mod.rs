@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 mod ah;
+mod by_name;
 mod channel;
 mod context;
 mod cq;
@@ -15,6 +16,7 @@ mod cq_ex;
 mod device;
 mod event;
 mod inventory;
+mod limits;
 mod mr;
 mod mw;
 mod object;
@@ -35,10 +37,11 @@ use rdma_core_sys::{Functions, Verbs};
 
 use why::{fail, minus_one, refuse};
 
-pub use device::{
-    add_device, counters, fail_device, open_error, partition, port_queries, qp_stats, set_faults,
-    set_gid, set_pkey, set_port_up,
+pub use by_name::{
+    counters, fail_device, open_error, partition, port_queries, qp_stats, set_faults, set_gid,
+    set_pkey, set_port_up,
 };
+pub use device::add_device;
 pub use why::last_refusal;
 
 /// What the undefined fields of a failed completion hold: no opcode, no flag combination and no
@@ -88,7 +91,7 @@ const fn verbs_table() -> &'static Verbs {
         unimport_dm: None,
         get_async_event: event::get_async_event,
         ack_async_event: event::ack_async_event,
-        query_device: device::query_device,
+        query_device: limits::query_device,
         query_port_compat: port::query_port,
         query_port_speed: None,
         query_gid: port::query_gid,

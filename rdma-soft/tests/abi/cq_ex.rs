@@ -199,9 +199,8 @@ fn fields_of_datagrams_and_invalidated_keys() {
     // The upper three bits are the service level.
     vector.grh.traffic_class = 0b1010_0000;
     // SAFETY: the PD is live, the attributes are a whole struct.
-    let ah = Ah {
-        ah: unsafe { verbs().create_ah(x.pd, &mut vector) },
-    };
+    let ah = unsafe { verbs().create_ah(x.pd, &mut vector) };
+    let ah = Ah { ah };
     assert!(!ah.ah.is_null(), "{}", why());
     assert_eq!(y.recv(1, &mut [to.sge(0, 128)]), 0);
     let mut sges = [from.sge(0, 64)];
@@ -262,10 +261,8 @@ fn raw_clock(device: &Device) -> u64 {
     let mut values = ibv_values_ex::zeroed();
     values.comp_mask = IBV_VALUES_MASK_RAW_CLOCK.bits();
     // SAFETY: the context is open, the values are a whole struct.
-    assert_eq!(
-        unsafe { ops::ibv_query_rt_values_ex(device.ctx, &mut values) },
-        0
-    );
+    let result = unsafe { ops::ibv_query_rt_values_ex(device.ctx, &mut values) };
+    assert_eq!(result, 0);
     assert_eq!(values.comp_mask, IBV_VALUES_MASK_RAW_CLOCK.bits());
     assert_eq!(values.raw_clock.tv_sec, 0);
     values.raw_clock.tv_nsec as u64
