@@ -163,7 +163,8 @@ pub(super) unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int
     };
     // Objects that the application left behind end here, as they do in the kernel: nothing may touch
     // its memory afterwards.
-    std::mem::take(&mut *closing.objects()).end(&closing.node);
+    let left = std::mem::take(&mut *closing.objects());
+    left.end(&closing.node);
     let device = closing.device;
     tracing::debug!(device = name_of(device), "closed");
     // SAFETY: one of ours, made by `Box::into_raw` in `create`; the application is done with it.

@@ -25,6 +25,7 @@ mod port;
 mod post;
 mod qp;
 mod qp_ex;
+mod request;
 mod srq;
 pub(crate) mod sys;
 mod td;

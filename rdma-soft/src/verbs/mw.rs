@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use rdma_core_sys::*;
 
-use super::post::{self, Parts};
 use super::qp::{QpObject, named};
+use super::request::{self, Parts};
 use super::{fail, object, refuse};
 use crate::core::{CallError, Data, SendOp, SgeList, WindowBind};
 use crate::node::Node;
@@ -95,7 +95,7 @@ pub(super) unsafe extern "C" fn bind_mw(
             data: Data::Sges(SgeList::new()),
             xrc_srq: 0,
         };
-        let mut wqe = post::build(soft, &parts)?;
+        let mut wqe = request::build(soft, &parts)?;
         let mut queue = soft.qp.post_send();
         wqe.seq = queue.slot()?;
         queue.push(wqe, wqe.signaled);

@@ -31,7 +31,7 @@ pub(super) struct QpObject {
     /// Which of the context's open XRC domains it was made in.
     xrcd: Option<u32>,
     /// What it has for extended posting, if it was created for that.
-    pub(super) extended: Option<Extended>,
+    pub(super) extended: Option<Box<Extended>>,
 }
 
 impl QpObject {
@@ -151,7 +151,7 @@ unsafe fn create(
     let transport = transport(attr.qp_type)?;
     let extended = match attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.bits() {
         0 => None,
-        _ => Some(Extended::new(transport, attr.send_ops_flags)?),
+        _ => Some(Box::new(Extended::new(transport, attr.send_ops_flags)?)),
     };
     let target = transport == Transport::XrcTgt;
     let pd_field = masked(attr.comp_mask, IBV_QP_INIT_ATTR_PD, attr.pd);

@@ -6,8 +6,8 @@ use rdma_core_sys::rules::Transport;
 use rdma_core_sys::*;
 use rustix::io::Errno;
 
-use super::post::{self, Parts};
 use super::qp::QpObject;
+use super::request::{self, Parts};
 use super::turn::Turn;
 use super::{ah, mw, object, refuse};
 use crate::core::{CallError, Data, Remote, SendOp, SendWqe, SgeList};
@@ -42,7 +42,7 @@ impl Batch {
     /// Ends the request that is being built.
     fn finish(&mut self, soft: &QpObject) {
         if let Some(parts) = self.open.take() {
-            match post::build(soft, &parts) {
+            match request::build(soft, &parts) {
                 Ok(wqe) => self.requests.push(wqe),
                 Err(error) => self.refuse(error),
             }
@@ -413,7 +413,7 @@ unsafe fn set_inline(qp: *mut ibv_qp_ex, list: impl Iterator<Item = (u64, usize)
     unsafe {
         on_batch(qp, |soft, _, batch| {
             batch.change(|parts| {
-                let data = post::copy_inline(list, soft.init.max_inline)?;
+                let data = request::copy_inline(list, soft.init.max_inline)?;
                 parts.data = Data::Inline(data);
                 Ok(())
             });
@@ -457,7 +457,7 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list
             batch.change(|parts| {
                 let count = c_int::try_from(num_sge).unwrap_or(c_int::MAX);
                 let max = soft.init.max_send_sge;
-                parts.data = Data::Sges(post::entries(sg_list.cast_mut(), count, max)?);
+                parts.data = Data::Sges(request::entries(sg_list.cast_mut(), count, max)?);
                 Ok(())
             });
         });
