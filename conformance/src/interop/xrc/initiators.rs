@@ -41,7 +41,10 @@ impl Initiators {
             .try_into()
             .map_err(|_| format!("peer: {line}"))?;
         let far = Far([(a as u32, b, c as u32), (d as u32, e, f as u32)]);
-        println!("srqs: {} {}, none: {NO_SRQ}", far.0[0].0, far.0[1].0);
+        for (srq, address, rkey) in far.0 {
+            println!("srq {srq} reaches {MOST} x {SLOT} bytes at {address:#x} by key {rkey:#x}");
+        }
+        println!("no srq {NO_SRQ}");
         Ok(Initiators {
             cq: Cq::new(device, 2 * MOST as i32)?,
             buffer: Buffer::new(&pd, MOST * SLOT)?,
