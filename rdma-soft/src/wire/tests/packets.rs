@@ -148,8 +148,41 @@ fn headers_follow_each_other_in_the_order_of_the_wire() {
         0, 0, 0, 7, // XRCETH
         0x81, 0x82, 0x83, 0x84, // IETH
     ];
+    let xrc_atomic = Packet {
+        xrceth: Some(0xff_ffff),
+        atomic: Some(AtomicEth {
+            va: 0x0102_0304_0506_0708,
+            rkey: 0x1112_1314,
+            swap_or_add: 0x2122_2324_2526_2728,
+            compare: 0x3132_3334_3536_3738,
+        }),
+        ..Packet::new(bth(Opcode(0xb3)))
+    };
+    #[rustfmt::skip]
+    let xrc_atomic_bytes = [
+        0xb3, 0, 0xff, 0xff, 0, 0x0a, 0x0b, 0x0c, 0, 0x0d, 0x0e, 0x0f, // BTH
+        0, 0xff, 0xff, 0xff, // XRCETH
+        1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x12, 0x13, 0x14, // AtomicETH
+        0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0x31, 0x32, 0x33, 0x34, 0x35, 0x36, 0x37, 0x38,
+    ];
+    let datagram = Packet {
+        deth: Some(Deth {
+            qkey: 0x8182_8384,
+            src_qp: 0x91_9293,
+        }),
+        imm: Some(0x3132_3334),
+        ..Packet::new(bth(Opcode(0x65)))
+    };
+    #[rustfmt::skip]
+    let datagram_bytes = [
+        0x65, 0, 0xff, 0xff, 0, 0x0a, 0x0b, 0x0c, 0, 0x0d, 0x0e, 0x0f, // BTH
+        0x81, 0x82, 0x83, 0x84, 0, 0x91, 0x92, 0x93, // DETH
+        0x31, 0x32, 0x33, 0x34, // ImmDt
+    ];
     for (packet, bytes) in [
         (xrc, &xrc_bytes[..]),
+        (xrc_atomic, &xrc_atomic_bytes),
+        (datagram, &datagram_bytes),
         (atomic_ack, &atomic_ack_bytes),
         (invalidate, &invalidate_bytes),
     ] {
