@@ -394,7 +394,7 @@ fn what_is_not_offered_is_refused() {
     }
 }
 
-/// Case 17, both ways of reading: what verbs leave undefined holds the poison, or nothing.
+/// Both ways of reading: what verbs leave undefined holds the poison, or nothing.
 #[test]
 fn undefined_fields() {
     for poison in [true, false] {
@@ -502,7 +502,7 @@ fn threads_take_turns() {
     assert_eq!(try_start(y.rcq), ENOENT);
 }
 
-/// Case 36: a CQ grows and shrinks with what it holds inside, and refuses to lose any of it.
+/// A CQ grows and shrinks with what it holds inside, and refuses to lose any of it.
 #[test]
 fn resizing() {
     let (a, b) = (Device::plain(), Device::plain());

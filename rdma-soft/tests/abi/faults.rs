@@ -180,7 +180,7 @@ fn partition() {
     };
     let (x, y) = pair(&a, &b, opt);
     let to = Buf::new(&y, 64);
-    let peer = crate::queues::gid_addr(&b);
+    let peer = crate::kinds::address(&b);
     assert!(rdma_soft::partition(&a.name, peer, true));
     assert_eq!(x.send(&mut rdma(IBV_WR_RDMA_WRITE, 1, &mut [], &to, 0)), 0);
     nothing(x.scq, Duration::from_millis(30));
@@ -208,93 +208,6 @@ fn a_capture_holds_every_frame() {
     drop(a);
     let bytes = std::fs::read(&path).expect("the capture");
     std::fs::remove_file(&path).expect("the capture is ours");
-    let frames = packets(&bytes).len() as u64;
+    let frames = crate::capture::frames(&bytes).len() as u64;
     assert_eq!(frames, p.link.tx_datagrams + p.link.rx_datagrams);
-}
-
-/// The IP packets of a capture: what its pcapng blocks of type 6 hold.
-fn packets(mut capture: &[u8]) -> Vec<&[u8]> {
-    let word = |at: &[u8]| u32::from_le_bytes(*at.first_chunk().expect("4 bytes")) as usize;
-    let mut all = Vec::new();
-    while !capture.is_empty() {
-        let (block, rest) = capture.split_at(word(&capture[4..]));
-        if word(block) == 6 {
-            all.push(&block[28..28 + word(&block[20..])]);
-        }
-        capture = rest;
-    }
-    all
-}
-
-/// The datagrams of a capture that came from `src`.
-fn datagrams(capture: &[u8], src: std::net::Ipv4Addr) -> Vec<Vec<u8>> {
-    const IP_AND_UDP: usize = 28;
-    (packets(capture).into_iter())
-        .filter(|packet| packet[12..16] == src.octets())
-        .map(|packet| packet[IP_AND_UDP..].to_vec())
-        .collect()
-}
-
-/// Case 53: recorded packets of a QP's former life, injected again, are dropped and counted.
-#[test]
-fn a_replay_is_dropped_and_counted() {
-    let path = std::env::temp_dir().join(format!("rdma-soft-replay-{}.pcapng", std::process::id()));
-    let profile = rdma_soft::Profile {
-        pcap: Some(path.clone()),
-        ..Default::default()
-    };
-    let (a, b) = (Device::new(profile), Device::plain());
-    let (x, y) = pair(&a, &b, Options::default());
-    let to = Buf::new(&y, 4096);
-    let from = Buf::new(&x, 4096);
-    let data = from.fill(1);
-    assert_eq!(
-        x.send(&mut rdma(
-            IBV_WR_RDMA_WRITE,
-            1,
-            &mut [from.sge(0, 4096)],
-            &to,
-            0
-        )),
-        0
-    );
-    ok(x.sent());
-    assert!(to.read(0, 4096) == data);
-    let std::net::IpAddr::V4(own) = crate::queues::gid_addr(&a) else {
-        panic!("127.x.y.z")
-    };
-    let (a_gid, x_qpn) = (a.gid(), x.qpn());
-    drop(from);
-    drop(x);
-    drop(a);
-    let capture = std::fs::read(&path).expect("the capture");
-    std::fs::remove_file(&path).expect("the capture is ours");
-    let recorded = datagrams(&capture, own);
-    assert!(recorded.len() >= 4, "the WRITE");
-
-    // The same numbers and the same peer, but another life and other PSNs.
-    y.to(IBV_QPS_RESET);
-    y.to_init();
-    y.to_rtr(x_qpn, a_gid, 0x80_0000);
-    to.write(0, &[0; 4096]);
-    let before = b.counters().engine;
-    let socket = std::net::UdpSocket::bind((own, 4791)).expect("the address is free again");
-    let std::net::IpAddr::V4(peer) = crate::queues::gid_addr(&b) else {
-        panic!("127.x.y.z")
-    };
-    for datagram in &recorded {
-        socket.send_to(datagram, (peer, 4791)).expect("sent");
-    }
-    let all = recorded.len() as u64;
-    until("all arrive", || {
-        b.counter("rx_frames") == before.rx_frames + all
-    });
-    let after = b.counters().engine;
-    assert_eq!(after.rx_accepted, before.rx_accepted);
-    let out_of_place = |c: &rdma_soft::core::Counters| {
-        use rdma_soft::core::Refused;
-        c.refused(Refused::DuplicateRequest) + c.refused(Refused::OutOfSequence)
-    };
-    assert_eq!(out_of_place(&after) - out_of_place(&before), all);
-    assert_eq!(to.read(0, 4096), [0; 4096]);
 }

@@ -7,59 +7,6 @@ use crate::common::*;
 use rdma_core_sys::*;
 use rdma_soft::{Profile, verbs};
 
-/// Case 24: whatever is in use stays, and says so.
-#[test]
-fn objects_in_use_are_busy() {
-    let (a, b) = (Device::plain(), Device::plain());
-    let opt = Options {
-        events: true,
-        ..Options::default()
-    };
-    let (mut x, y) = pair(&a, &b, opt);
-    let (from, to) = (Buf::new(&x, 64), Buf::new(&y, 64));
-    // SAFETY: all objects are live, and stay so since each call is refused.
-    unsafe {
-        assert_eq!(verbs().destroy_cq(x.scq), EBUSY);
-        assert_eq!(verbs().destroy_cq(x.rcq), EBUSY);
-        assert_eq!(verbs().dealloc_pd(x.pd), EBUSY);
-        assert_eq!(verbs().destroy_comp_channel(x.channel), EBUSY);
-    }
-    let data = from.fill(1);
-    let mut sges = [from.sge(0, 64)];
-    assert_eq!(
-        x.send(&mut rdma(IBV_WR_RDMA_WRITE, 1, &mut sges, &to, 0)),
-        0
-    );
-    ok(x.sent());
-    assert!(to.read(0, 64) == data);
-    // A PD with nothing but a memory region.
-    // SAFETY: the QP is live and ours, the end forgets it.
-    unsafe { assert_eq!(verbs().destroy_qp(x.qp), 0) };
-    x.qp = null_mut();
-    // SAFETY: the PD is live, the call is refused.
-    unsafe { assert_eq!(verbs().dealloc_pd(x.pd), EBUSY) };
-}
-
-/// Packets to a QP that is gone are counted and dropped, and nothing else suffers.
-#[test]
-fn packets_to_a_destroyed_qp() {
-    let (a, b) = (Device::plain(), Device::plain());
-    let opt = Options {
-        timeout: 8,
-        retry_cnt: 3,
-        ..Options::default()
-    };
-    let (x, mut y) = pair(&a, &b, opt);
-    let to = Buf::new(&y, 64);
-    // SAFETY: the QP is live and ours, the end forgets it.
-    unsafe { assert_eq!(verbs().destroy_qp(y.qp), 0) };
-    y.qp = null_mut();
-    assert_eq!(x.send(&mut rdma(IBV_WR_RDMA_WRITE, 1, &mut [], &to, 0)), 0);
-    assert_eq!(x.sent().status, IBV_WC_RETRY_EXC_ERR);
-    // The request and three retries.
-    b.counts("rx_unknown_qp", 0, 4);
-}
-
 /// Closing a device ends what was left in it.
 #[test]
 fn closing_a_device_ends_its_objects() {
@@ -108,7 +55,7 @@ fn a_node_lives_from_the_first_open_to_the_last_close() {
     assert_eq!(third.counters().engine.rx_frames, 0);
 }
 
-/// Case 44: the query that knows the size writes all of it; the exported one writes 48 bytes.
+/// The query that knows the size writes all of it; the exported one writes 48 bytes.
 #[test]
 fn port_attributes() {
     let mut profile = Profile::default();

@@ -103,7 +103,7 @@ fn exit_while_busy() {
     }
 }
 
-/// Registering and deregistering leaves the process's mappings as they were (case 50).
+/// Registering and deregistering leaves the process's mappings as they were.
 #[test]
 fn registering_marks_no_pages() {
     let device = Device::plain();
@@ -138,14 +138,14 @@ fn registering_marks_no_pages() {
 fn an_address_in_use() {
     let a = Device::plain();
     let mut profile = rdma_soft::Profile::default();
-    profile.ports[0].addresses = vec![crate::queues::gid_addr(&a)];
+    profile.ports[0].addresses = vec![crate::kinds::address(&a)];
     let name = rdma_soft::add_device(profile).expect("a profile");
     assert_eq!(Device::try_open(&name).err(), Some(libc::EADDRINUSE));
     assert_eq!(rdma_soft::counters(&name), None);
     let why = rdma_soft::open_error(&name)
         .expect("it was refused")
         .to_string();
-    let address = crate::queues::gid_addr(&a).to_string();
+    let address = crate::kinds::address(&a).to_string();
     assert!(why.contains(&address) && why.contains("in use"), "{why}");
     assert!(rdma_soft::open_error(&a.name).is_none());
 }
@@ -188,7 +188,7 @@ fn a_child_cannot_use_inherited_devices() {
 fn a_closed_device_gives_its_address_back() {
     let a = Device::plain();
     let mut profile = rdma_soft::Profile::default();
-    profile.ports[0].addresses = vec![crate::queues::gid_addr(&a)];
+    profile.ports[0].addresses = vec![crate::kinds::address(&a)];
     let x = End::new(&a, Options::default());
     std::mem::forget(x);
     drop(a);

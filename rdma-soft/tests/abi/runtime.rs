@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::*;
 use crate::kinds::*;
 use rdma_core_sys::*;
-use rdma_soft::core::config::{GidEntry, GidKind};
+use rdma_soft::core::config::{GidEntry, GidKind, Strict};
 use rdma_soft::profile::PortProfile;
 use rdma_soft::{Profile, verbs};
 
@@ -131,7 +131,7 @@ fn gids_come_and_go() {
     assert!(!device.has_async_event(SOON), "nothing changed");
 }
 
-/// Case 15: with another key, packets are dropped and counted, and the sender is not left waiting.
+/// With another key, packets are dropped and counted, and the sender is not left waiting.
 #[test]
 fn partition_keys_change() {
     let (a, b) = (Device::plain(), Device::plain());
@@ -259,7 +259,66 @@ fn a_device_fails() {
     ok(y.received());
 }
 
-/// Case 14: who assumes a port is found out.
+/// Not even a node's packets to itself leave by a port that is down.
+#[test]
+fn a_port_that_is_down_is_down_for_its_own_node() {
+    let device = Device::plain();
+    let opt = Options {
+        timeout: 8,
+        retry_cnt: 1,
+        ..Options::default()
+    };
+    let (x, _y) = pair(&device, &device, opt);
+    rdma_soft::set_port_up(&device.name, 1, false).expect("a port");
+    assert_eq!(x.send(&mut wr(IBV_WR_SEND, 1, &mut [])), 0);
+    assert_eq!(x.sent().status, IBV_WC_RETRY_EXC_ERR);
+    let link = device.counters().link;
+    assert_eq!((link.tx_no_way, link.self_packets), (2, 0));
+}
+
+/// Where asked to, a CQ promises no order between queues; each queue's own order stays.
+#[test]
+fn completions_of_different_queues_come_in_any_order() {
+    let orders = [false, true].map(|reorder_completions| {
+        let strict = Strict {
+            reorder_completions,
+            ..Strict::default()
+        };
+        let device = Device::new(Profile {
+            strict,
+            seed: Some(5),
+            ..Profile::default()
+        });
+        // One CQ for the sends and the receives of one QP.
+        let mut end = End::bare(&device, Options::default());
+        let mut init = end.init_attr();
+        init.recv_cq = end.scq;
+        // SAFETY: PD and CQ are live.
+        end.qp = unsafe { verbs().create_qp(end.pd, &mut init) };
+        assert!(!end.qp.is_null());
+        end.to_init();
+        for id in 100..120 {
+            assert_eq!(end.recv(id, &mut []), 0);
+        }
+        end.to(IBV_QPS_ERR);
+        for id in 0..20 {
+            assert_eq!(end.send(&mut wr(IBV_WR_SEND, id, &mut [])), 0);
+        }
+        (0..40).map(|_| end.sent().wr_id).collect::<Vec<_>>()
+    });
+    let in_time: Vec<u64> = (100..120).chain(0..20).collect();
+    assert_eq!(orders[0], in_time);
+    assert_ne!(orders[1], in_time);
+    for queue in [0..20, 100..120] {
+        let of_queue = orders[1].iter().copied().filter(|id| queue.contains(id));
+        assert_eq!(
+            of_queue.collect::<Vec<_>>(),
+            queue.clone().collect::<Vec<_>>()
+        );
+    }
+}
+
+/// Who assumes a port is found out.
 #[test]
 fn queries_of_ports_are_counted() {
     let mut profile = Profile::default();
@@ -397,7 +456,7 @@ fn parent_domains() {
     }
 }
 
-/// Case 05: three wrong calls with one errno, three different sentences.
+/// Three wrong calls with one errno, three different sentences.
 #[test]
 fn a_refusal_has_its_sentence() {
     let device = Device::plain();

@@ -87,6 +87,20 @@ fn cqs_and_pds_stay_under_theirs() {
     busy(pd(), &users);
 }
 
+/// A completion channel under its CQs.
+#[test]
+fn a_channel_stays_under_its_cqs() {
+    let device = Device::plain();
+    let opt = Options {
+        events: true,
+        ..Options::default()
+    };
+    let end = End::bare(&device, opt);
+    // SAFETY: the channel is live, and stays so since the call is refused.
+    let result = unsafe { verbs().destroy_comp_channel(end.channel) };
+    busy(result, &["CQ".to_owned()]);
+}
+
 /// An XRC domain under its SRQs and targets.
 #[test]
 fn an_xrc_domain_stays_under_its_objects() {

@@ -64,16 +64,21 @@ fn a_full_queue_says_so() {
     }
 }
 
+/// A receive frees its slot when its completion is polled, not when it completes.
 #[test]
 fn a_full_receive_queue_says_so() {
-    let device = Device::plain();
-    let end = End::new(&device, options());
-    end.to_init();
+    let (a, b) = (Device::plain(), Device::plain());
+    let (x, y) = pair(&a, &b, options());
     for id in 0..3 {
-        assert_eq!(end.recv(id, &mut []), 0);
+        assert_eq!(y.recv(id, &mut []), 0);
     }
-    assert_eq!(end.recv(3, &mut []), ENOMEM);
-    says(&["receive queue is full", "3"]);
+    assert_eq!(y.recv(3, &mut []), ENOMEM);
+    says(&["receive queue is full", "capacity 3"]);
+    assert_eq!(x.send(&mut wr(IBV_WR_SEND, 0, &mut [])), 0);
+    ok(x.sent());
+    assert_eq!(y.recv(3, &mut []), ENOMEM, "completed, but not polled");
+    assert_eq!(ok(y.received()).wr_id, 0);
+    assert_eq!(y.recv(3, &mut []), 0);
 }
 
 /// Too many entries, and inline data that is too long: EINVAL with what was given and what there is.
