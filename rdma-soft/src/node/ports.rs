@@ -25,6 +25,14 @@ pub(crate) struct PortNow {
     pub(crate) bad_qkeys: u64,
 }
 
+impl Driver {
+    fn port_config(&self, port: u8) -> Result<&PortConfig, ModifyError> {
+        let at = usize::from(port).checked_sub(1);
+        let config = at.and_then(|at| self.engine.config().ports.get(at));
+        config.ok_or(ModifyError::NoPort(port))
+    }
+}
+
 impl Node {
     /// The clock that completions are stamped with, in nanoseconds.
     pub(crate) fn raw_clock(&self) -> u64 {
@@ -37,11 +45,9 @@ impl Node {
     /// `EINVAL` if there is none.
     pub(crate) fn port(&self, port: u8) -> Result<PortNow, CallError> {
         self.control(|driver, _, _| {
-            let at = usize::from(port).checked_sub(1);
-            let config = at.and_then(|at| driver.engine.config().ports.get(at));
             let counters = driver.engine.counters();
             Ok(PortNow {
-                config: config.ok_or(ModifyError::NoPort(port))?.clone(),
+                config: driver.port_config(port)?.clone(),
                 up: driver.is_up(port),
                 bad_pkeys: counters.refused(Refused::BadPkey),
                 bad_qkeys: counters.refused(Refused::BadQkey),
@@ -54,8 +60,13 @@ impl Node {
     /// # Errors
     /// `EINVAL` if there is no such port.
     pub(crate) fn set_port_up(&self, port: u8, up: bool) -> Result<(), CallError> {
-        if self.port(port)?.up != up {
-            self.control(|driver, _, _| driver.set_up(port, up));
+        let changed = self.control(|driver, _, _| {
+            driver.port_config(port)?;
+            let changed = driver.is_up(port) != up;
+            driver.set_up(port, up);
+            Ok::<_, CallError>(changed)
+        })?;
+        if changed {
             let kind = match up {
                 true => ibv_event_type::IBV_EVENT_PORT_ACTIVE,
                 false => ibv_event_type::IBV_EVENT_PORT_ERR,
@@ -111,9 +122,7 @@ impl Node {
         change: impl FnOnce(&mut PortConfig) -> Result<(), usize>,
     ) -> Result<(), CallError> {
         self.control(|driver, _, _| {
-            let at = usize::from(port).checked_sub(1);
-            let config = at.and_then(|at| driver.engine.config().ports.get(at));
-            let mut config = config.ok_or(ModifyError::NoPort(port))?.clone();
+            let mut config = driver.port_config(port)?.clone();
             change(&mut config).map_err(|entries| {
                 CallError::invalid(format!(
                     "index {index}: the {table} table of port {port} has {entries} entries"

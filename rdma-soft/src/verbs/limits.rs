@@ -16,9 +16,9 @@ const VENDOR: (u32, u32) = (0x02_52_51, 1);
 
 /// What the device can do.
 ///
-/// It keeps sums of what the ports count ([`ibv_port_attr`]'s counters are the node's), chooses its own
-/// keys for windows of type 2B (a window belongs to the Queue Pair that bound it), and has the sends
-/// that invalidate keys, but no fast registration, which user space never sees.
+/// The counters of bad keys that a port's attributes have are those of the node. Windows of type 2 belong
+/// to the Queue Pair that bound them, which is type 2B. Of the memory management extensions there is what
+/// user space knows: sends that invalidate a key, and local invalidation.
 const CAPABILITIES: ibv_device_cap_flags = IBV_DEVICE_BAD_PKEY_CNTR
     .union(IBV_DEVICE_BAD_QKEY_CNTR)
     .union(IBV_DEVICE_UD_AV_PORT_ENFORCE)
