@@ -9,6 +9,19 @@
 //! its CQ's ring, and drives the engine only when the ring is empty. The [`thread`] does the rest,
 //! and keeps out of the way while somebody polls. All locks below the engine's are leaves, events
 //! are written after it is unlocked, and nobody waits for an acknowledgement while holding one.
+//!
+//! # Why no request waits unseen
+//!
+//! Three things can be left to somebody else, and each has its argument where it stands:
+//!
+//! - *Requests* whose poster found the engine locked: whoever holds it looks once more after letting go
+//!   ([`queue::Posts`]).
+//! - *Deadlines and half-done work* of whoever drives and goes away: the thread is woken unless it is awake
+//!   or wakes in time ([`thread::Sleeper`], *sleeping*).
+//! - *Everything* while somebody polls: the thread naps, for [`LEASE`] at most, and whoever arms a CQ ends
+//!   that ([`thread::Sleeper`], *napping*).
+//!
+//! So what is left is taken up at once, or within [`LEASE`] of the last poll that found nothing.
 
 mod cq;
 mod driver;
@@ -24,7 +37,7 @@ mod thread;
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 
 use rdma_core_sys::ibv_event_type;
@@ -237,26 +250,23 @@ impl Node {
         let now = self.clock.now();
         let result = call(&mut driver, now, &mut notices);
         let turn = driver.step(now, POST, &mut notices);
-        self.unlock(driver, now, turn.more, notices);
-        if self.posts.pending() {
+        self.unlock(driver, now, turn.more.then_some(now), notices);
+        if self.posts.missed() {
             self.drive(now, POST, false);
         }
         result
     }
 
-    /// Ends a turn of driving: sees to it that somebody goes on in time, and delivers events.
+    /// Ends a turn of driving: sees to it that somebody goes on in time, and by `more` at the latest
+    /// with what the budget left undone; delivers events.
     fn unlock(
         &self,
         driver: MutexGuard<'_, Driver>,
         now: Instant,
-        more: bool,
+        more: Option<Instant>,
         notices: Vec<Notice>,
     ) {
-        let next = if more {
-            Some(now)
-        } else {
-            driver.next_timeout(now)
-        };
+        let next = driver.next_timeout(now).into_iter().chain(more).min();
         drop(driver);
         if let Some(next) = next {
             self.sleeper.wake_before(next);
@@ -267,18 +277,21 @@ impl Node {
     }
 
     /// Drives the engine unless somebody else does. `polling`: the caller comes back at once, so
-    /// the thread need not be woken for what is left.
+    /// the thread need not be woken for what is left, unless it would sleep on after the caller has gone.
     fn drive(&self, mut now: Instant, budget: Budget, polling: bool) {
         // Others may go on marking the node; after some turns the thread takes over.
         const TURNS: u32 = 8;
         for round in 1.. {
-            let Ok(mut driver) = self.driver.try_lock() else {
-                return;
+            let mut driver = match self.driver.try_lock() {
+                Ok(driver) => driver,
+                Err(TryLockError::WouldBlock) => return,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             };
             let mut notices = Vec::new();
             let turn = driver.step(now, budget, &mut notices);
-            self.unlock(driver, now, turn.more && !polling, notices);
-            if !self.posts.pending() {
+            let more = if polling { now + LEASE } else { now };
+            self.unlock(driver, now, turn.more.then_some(more), notices);
+            if !self.posts.missed() {
                 return;
             }
             if round == TURNS {

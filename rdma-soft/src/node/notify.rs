@@ -24,7 +24,13 @@ pub(crate) struct EventQueue<T> {
 struct Inner<T> {
     items: VecDeque<T>,
     /// Rights whose items were removed after somebody had taken the right, or on a kernel that cannot
-    /// take it back. Rights, with those taken and not used yet, = items + surplus.
+    /// take it back.
+    ///
+    /// Rights, with those taken and not used yet, = items + surplus, at any time: a push adds an item and
+    /// either writes a right or uses up a surplus one; who takes a right takes an item, or a surplus if
+    /// there is none; a removal takes an item and either reads its right or leaves it as a surplus. So no
+    /// item waits without a right that is readable or in somebody's hands, and whoever has a right and
+    /// finds no item lowers the surplus, which is above 0 then.
     surplus: usize,
 }
 

@@ -26,6 +26,11 @@ pub(crate) struct Qp {
     /// The receive queue.
     recv: Mutex<WorkQueue<RecvWqe>>,
     /// Requests of the send queue whose slots are free again.
+    ///
+    /// It only grows, and never beyond what was posted: all completions of a queue are in one CQ, in the
+    /// order of the queue, and are polled under that CQ's lock; RESET takes them out of the CQ under the same
+    /// lock before it frees all slots. A poster reads it under the queue's lock, under which every request
+    /// that it counts was posted; if it reads too little, the queue looks fuller than it is.
     send_reclaimed: AtomicU64,
     /// Requests of the receive queue whose slots are free again.
     recv_reclaimed: AtomicU64,

@@ -142,6 +142,27 @@ impl Poster {
 }
 
 /// The queues with requests that the engine has not taken yet.
+///
+/// A poster appends its request to its queue, [marks](Posts::mark) the queue, and tries the engine's lock.
+/// If that is taken it goes away: whoever has the engine asks [`missed`](Posts::missed) after letting go,
+/// and drives again if so. No request is left between the two:
+///
+/// 1. *A mark is cleared only by whoever takes the request.* `mark` leaves the list's lock before it sets
+///    `pending`; `take` clears `pending` before it enters that lock. If a `take` clears what this `mark`
+///    set, it enters the list's lock after this `mark` did: had it been first, its clearing would happen
+///    before the setting. So it finds the queue on the list, and the request in the queue. A queue that
+///    was `listed` already is on the list until a later `take`, for which the same holds.
+/// 2. *Whoever made the lock fail sees the mark, or it was cleared.* Every access after the first check of
+///    `pending` is a read-modify-write, so all of them are in one order, and each happens before the next
+///    one. Take the poster's setting, and the question of that holder of the lock whom the poster's
+///    `try_lock` ran into. Question first: then that holder's unlocking, which is before its question,
+///    happens before the poster's `try_lock`, which could not run into it. So the setting is first, and
+///    the question is answered with true, unless a `take` in between has cleared it (see 1). Plain stores
+///    and loads, sequentially consistent ones too, would not do: the standard library's lock is neither,
+///    and nothing would order the load after the unlocking.
+///
+/// The check before a packet is handled ([`pending`](Posts::pending)) may miss a mark that is being made:
+/// then the request was posted while the packet arrived, and `missed` finds it.
 #[derive(Debug, Default)]
 pub(super) struct Posts {
     list: Mutex<Vec<Poster>>,
@@ -166,17 +187,23 @@ impl Posts {
             list.push(poster());
         }
         drop(list);
-        self.pending.store(true, Ordering::SeqCst);
+        self.pending.swap(true, Ordering::AcqRel);
     }
 
-    /// There may be new requests.
+    /// There may be new requests. For whoever has the engine.
     pub(super) fn pending(&self) -> bool {
-        self.pending.load(Ordering::SeqCst)
+        self.pending.load(Ordering::Acquire)
     }
 
-    /// Takes the list into `out`, which is empty.
+    /// There are requests whose posters may have found the engine locked. For whoever has just let go of
+    /// it.
+    pub(super) fn missed(&self) -> bool {
+        self.pending.fetch_or(false, Ordering::AcqRel)
+    }
+
+    /// Takes the list into `out`, which is empty. For whoever has the engine.
     pub(super) fn take(&self, out: &mut Vec<Poster>) {
-        self.pending.store(false, Ordering::SeqCst);
+        self.pending.swap(false, Ordering::AcqRel);
         let mut list = lock(&self.list);
         for poster in list.iter() {
             poster.listed().store(false, Ordering::Relaxed);

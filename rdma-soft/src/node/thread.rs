@@ -15,6 +15,33 @@ use crate::core::time::Instant;
 use crate::verbs::sys::with_signals_blocked;
 
 /// How the thread sleeps, and how others wake it.
+///
+/// # Sleeping
+///
+/// `until` is not 0 only from the end of a step of the thread, while it still has the engine, until it has
+/// slept. Whoever drives the engine afterwards and leaves something to do at `next` calls
+/// [`wake_before`](Sleeper::wake_before) after unlocking. It reads
+///
+/// - a time: the thread has looked at the engine as it was at that time or later and means to sleep. If it
+///   sleeps beyond `next`, which it then has not seen, it is woken. The descriptor counts, so that a
+///   wake-up which comes before the thread sleeps keeps it from sleeping.
+/// - 0: the thread will look at the engine again before it sleeps (it may nap first), and after this
+///   driver: had it looked before, its new `until` would have been set before this driver had the engine.
+///   Or another driver has set 0 and is about to wake it: 0 is set first and the descriptor written next,
+///   never the other way round, or the thread might be asleep again, with a time of its own, when 0 is
+///   set, and nobody would wake it for an earlier `next`.
+///
+/// Before it sleeps, the thread asks [`Posts::missed`](super::queue::Posts::missed) as every driver does.
+///
+/// # Napping
+///
+/// Somebody polls in a loop as long as `Node::lease` lies ahead: then the thread looks at nothing but its
+/// descriptor, for [`LEASE`] at most. Everything waits for the pollers meanwhile, who drive the engine with
+/// each poll that finds nothing: that is the price of not taking the processor and the packets from them.
+/// A poller that goes away without a word is noticed after [`LEASE`]. One that arms its CQ clears the lease
+/// and then looks at `napping`; the thread sets `napping` and then looks at the lease again. All four are
+/// sequentially consistent, so at least one of them sees the other: the thread does not nap, or is woken.
+/// A lease that another poller takes at the same moment is that poller's promise.
 #[derive(Debug)]
 pub(super) struct Sleeper {
     wake: OwnedFd,
@@ -147,7 +174,7 @@ fn run(node: &Node, waiters: &[Arc<OwnedFd>]) {
             }
             continue;
         }
-        if !node.posts.pending() {
+        if !node.posts.missed() {
             let timeout = next.map(|at| at.since(node.clock.now()));
             if std::mem::take(&mut stream) {
                 let wait = timeout.map_or(STREAM, |t| t.min(STREAM));
