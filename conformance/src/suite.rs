@@ -6,10 +6,15 @@
 
 mod arm;
 mod check;
+mod cq;
 mod difference;
+mod events;
+mod extended;
 pub mod matrix;
+mod memory;
 mod multicast;
 mod pair;
+mod posts;
 mod run;
 mod shapes;
 mod srq;
@@ -35,5 +40,10 @@ pub fn checks(quick: bool) -> Vec<Check> {
     all.extend(xrc::checks());
     all.extend(multicast::checks());
     all.extend(windows::checks());
+    all.extend(posts::checks());
+    all.extend(events::checks());
+    all.extend(cq::checks());
+    all.extend(extended::checks());
+    all.extend(memory::checks());
     all
 }

@@ -17,6 +17,7 @@ mod qp_ex;
 mod request;
 mod srq;
 
+use std::cell::Cell;
 use std::ffi::c_int;
 
 use rdma_core_sys::ops;
@@ -82,9 +83,20 @@ fn outcome(call: &str, errno: c_int) -> Result<(), Failed> {
     }
 }
 
-/// Says that an object could not be destroyed; the program goes on.
+thread_local! {
+    static LEFT: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Objects of this thread that could not be destroyed so far.
+#[must_use]
+pub fn left() -> u64 {
+    LEFT.get()
+}
+
+/// Counts an object that could not be destroyed, and says so; the program goes on.
 fn report(result: Result<(), Failed>) {
     if let Err(error) = result {
+        LEFT.set(LEFT.get() + 1);
         eprintln!("{error}");
     }
 }

@@ -45,7 +45,7 @@ pub struct Setting {
     pub access: ibv_access_flags,
     /// The state that the answering end goes to.
     pub answers_in: ibv_qp_state,
-    /// Both ends have all `ibv_wr_*` calls of the transport.
+    /// Both ends have all `ibv_wr_*` calls of the transport, and the asking one posts by them.
     pub extended: bool,
 }
 
@@ -151,7 +151,19 @@ impl End {
     /// The first call that failed.
     pub fn new(side: &Rc<Side>, setting: Setting, answers: bool) -> Result<End, Trouble> {
         let cq = || Cq::new(&side.device, 4 * DEPTH.cast_signed());
-        let (sends, receives) = (cq()?, cq()?);
+        End::on(side, setting, answers, [cq()?, cq()?])
+    }
+
+    /// An end in RESET on these CQs, for sends and receives.
+    ///
+    /// # Errors
+    /// The first call that failed.
+    pub fn on(
+        side: &Rc<Side>,
+        setting: Setting,
+        answers: bool,
+        [sends, receives]: [Rc<Cq>; 2],
+    ) -> Result<End, Trouble> {
         let transport = match (setting.transport, answers) {
             (Transport::XrcIni, true) => Transport::XrcTgt,
             (transport, _) => transport,
@@ -279,7 +291,18 @@ impl Pair {
     /// The first call that failed.
     pub fn new(arm: &Arm, setting: Setting) -> Result<Pair, Trouble> {
         let [a, b] = &arm.sides;
-        let (a, b) = (End::new(a, setting, false)?, End::new(b, setting, true)?);
+        Pair::of(
+            setting,
+            End::new(a, setting, false)?,
+            End::new(b, setting, true)?,
+        )
+    }
+
+    /// A pair of these ends.
+    ///
+    /// # Errors
+    /// `ibv_create_ah`'s errno.
+    pub fn of(setting: Setting, a: End, b: End) -> Result<Pair, Trouble> {
         let ah = match setting.transport {
             Transport::Ud => Some(Ah::new(&a.side.pd, &a.side.vector(b.side.gid))?),
             _ => None,
@@ -330,7 +353,12 @@ impl Pair {
     /// # Errors
     /// The call's errno.
     pub fn ask(&self, send: Send) -> Result<(), Trouble> {
-        Ok(self.a.qp.post_send(&self.address(send)?)?)
+        let send = self.address(send)?;
+        match self.setting.extended {
+            true => self.a.qp.post_extended(&[send])?,
+            false => self.a.qp.post_send(&send)?,
+        }
+        Ok(())
     }
 
     /// Posts a receive of the answering end with room for `len` bytes at [`TARGET`], and for a datagram's header.

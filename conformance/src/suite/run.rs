@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Arm, Check, Difference, Done, Trouble};
 use crate::Tally;
+use crate::device;
 
 /// How often a message that was lost is sent again, on transports that may lose it.
 const AGAIN: u32 = 5;
@@ -59,7 +60,7 @@ const STRICTER: &str = "stricter-by-us";
 
 /// Runs the checks on an arm.
 pub fn run(arm: &Arm, checks: &[Check], differences: &'static [Difference], report: &mut Report) {
-    let device = arm.sides[0].device.name();
+    let name = arm.sides[0].device.name();
     let mut group = String::new();
     // Patterns of differences that name a check which ran, and whether one of those differed.
     let mut covered = BTreeMap::<(&str, &str), bool>::new();
@@ -68,11 +69,14 @@ pub fn run(arm: &Arm, checks: &[Check], differences: &'static [Difference], repo
             check.group().clone_into(&mut group);
             eprintln!("{}: {group}", arm.name);
         }
-        let began = Instant::now();
-        let (outcome, lost) = insist(arm, check);
+        let (began, left) = (Instant::now(), device::left());
+        let (mut outcome, lost) = insist(arm, check);
+        if outcome.is_ok() && device::left() != left {
+            outcome = Err("an object could not be destroyed".into());
+        }
         let known = differences
             .iter()
-            .find_map(|d| Some((d, d.covers(device, &check.name)?)));
+            .find_map(|d| Some((d, d.covers(name, &check.name)?)));
         let entry = known.map(|(d, at)| covered.entry((d.name, d.checks[at])).or_default());
         let verdict = match outcome {
             Ok(Done::Passed) => Verdict::Passed,

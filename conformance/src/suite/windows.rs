@@ -38,8 +38,9 @@ pub(super) fn checks() -> Vec<Check> {
 /// A pair, with a region of the answering end and a window that is bound to a part of it.
 struct Scene {
     pair: Pair,
-    region: Rc<Buffer>,
+    /// In front of the region: that one cannot go before.
     window: Rc<Window>,
+    region: Rc<Buffer>,
     /// The key that opens the window.
     rkey: u32,
 }
@@ -56,8 +57,8 @@ impl Scene {
         let window = Window::new(pd, mw_type)?;
         let mut scene = Scene {
             pair,
-            region,
             window,
+            region,
             rkey: 0,
         };
         match mw_type {
