@@ -109,4 +109,16 @@ pub const DIFFERENCES: &[Difference] = &[
         source: "drivers/infiniband/sw/rxe/rxe_resp.c:do_class_ac_error",
         reason: "a NAK that ends the connection is sent once, and its sender is in ERR and silent afterwards",
     },
+    Difference {
+        name: "a-cut-message-costs-a-receive-of-the-srq",
+        driver: (Side::Answers, "rxe"),
+        lossy: true,
+        transports: &[Uc],
+        kinds: &[Kind::Op(IBV_WR_SEND), Kind::Op(IBV_WR_SEND_WITH_IMM)],
+        shows: Side::Answers,
+        status: Some(IBV_WC_REM_INV_REQ_ERR),
+        source: "drivers/infiniband/sw/rxe/rxe_resp.c:do_class_d1e_error",
+        reason: "a message whose end was lost keeps its receive for the next one on a queue of the QP's own, and ends it in \
+                 error on an SRQ",
+    },
 ];
