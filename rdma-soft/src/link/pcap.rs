@@ -21,7 +21,6 @@ use crate::core::time::Instant;
 /// let dst = "127.0.0.3:4791".parse().unwrap();
 /// pcap.record(Instant::ZERO, Direction::Outbound, src, dst, IpFields::default(), &[0; 20])?;
 /// pcap.flush()?;
-/// drop(pcap);
 /// assert_eq!(file[..4], [0x0a, 0x0d, 0x0d, 0x0a]);
 /// # Ok::<(), std::io::Error>(())
 /// ```

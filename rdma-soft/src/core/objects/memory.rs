@@ -125,7 +125,7 @@ impl Engine {
     /// A new memory window, bound to nothing. Gives its key.
     ///
     /// # Errors
-    /// `EINVAL` for an unknown type, `ENOMEM` above [`max_mw`](super::config::Caps::max_mw).
+    /// `EINVAL` for an unknown type, `ENOMEM` above [`max_mw`](crate::core::config::Caps::max_mw).
     pub fn alloc_mw(&mut self, pd: PdId, kind: ibv_mw_type) -> Result<u32, CallError> {
         self.known_pd(Some(pd))?;
         if !matches!(

@@ -12,7 +12,7 @@ impl Engine {
     ///
     /// # Errors
     /// `EINVAL` for no room, for capacities above the caps, a limit above the capacity, or unknown
-    /// objects; `ENOMEM` above [`max_srq`](super::config::Caps::max_srq).
+    /// objects; `ENOMEM` above [`max_srq`](crate::core::config::Caps::max_srq).
     pub fn create_srq(&mut self, init: SrqInit) -> Result<SrqId, CallError> {
         let caps = &self.shared.config.caps;
         above("max_wr", init.max_wr, "max_srq_wr", caps.max_srq_wr)?;

@@ -154,7 +154,6 @@ fn a_capture_has_the_blocks_of_pcapng() -> io::Result<()> {
     let now = crate::core::time::Instant::from_nanos(0x0102_0304_0506_0708);
     pcap.record(now, Direction::Outbound, src, dst, FIELDS[0], &[0xaa; 17])?;
     pcap.record(now, Direction::Inbound, dst, src, FIELDS[1], &[0xbb; 16])?;
-    drop(pcap);
     let blocks = blocks(&file);
     let kinds: Vec<u32> = blocks.iter().map(|(kind, _)| *kind).collect();
     assert_eq!(kinds, [0x0a0d_0d0a, 1, 6, 6]);
@@ -196,7 +195,6 @@ fn an_ipv6_header_has_class_and_label() -> io::Result<()> {
     let to = SocketAddr::from((Ipv6Addr::LOCALHOST, 4791));
     let now = crate::core::time::Instant::ZERO;
     pcap.record(now, Direction::Outbound, to, to, FIELDS[0], &[0; 16])?;
-    drop(pcap);
     let packet = blocks(&file).pop().unwrap().1;
     assert_eq!(packet[20..24], [0x66, 0x81, 0x23, 0x45]);
     assert_eq!(packet[27], 1, "hop limit");
