@@ -58,8 +58,8 @@ pub enum ModifyError {
     /// The node has no such port.
     #[error("no port {0}")]
     NoPort(u8),
-    /// The partition key table entry is empty.
-    #[error("pkey_index {index} is an empty entry; the table: {}", table_text(.table))]
+    /// The partition key table is shorter, or its entry is empty.
+    #[error("pkey_index is {index}: no key is there; the table: {}", table_text(.table))]
     Pkey {
         /// The index.
         index: u16,
@@ -106,7 +106,8 @@ fn limits(qp_port: u8, config: &Config, port: u8) -> Limits {
         max_mtu: Some(ibv_mtu::IBV_MTU_4096),
         active_mtu: mtu,
         gid_tbl_len: port.map(|p| p.gids.len() as u32),
-        pkey_tbl_len: port.map(|p| p.pkeys.len() as u32),
+        // Looked at by `check_pkey`, which knows the table.
+        pkey_tbl_len: None,
         ethernet: true,
     }
 }
@@ -173,18 +174,18 @@ pub(super) fn resolve(config: &Config, av: &ibv_ah_attr) -> Result<QpPath, Modif
     })
 }
 
-/// A partition key of 0 (or, with the bit of full members, 0x8000) is an empty entry.
+/// The index names a key: one of 0 (or, with the bit of full members, 0x8000) is an empty entry.
 fn check_pkey(config: &Config, port: u8, index: u16) -> Result<(), ModifyError> {
     let port = usize::from(port).checked_sub(1);
     let Some(port) = port.and_then(|at| config.ports.get(at)) else {
         return Ok(());
     };
     match port.pkeys.get(usize::from(index)) {
-        Some(key) if key & 0x7fff == 0 => Err(ModifyError::Pkey {
+        Some(key) if key & 0x7fff != 0 => Ok(()),
+        _ => Err(ModifyError::Pkey {
             index,
             table: port.pkeys.clone(),
         }),
-        _ => Ok(()),
     }
 }
 

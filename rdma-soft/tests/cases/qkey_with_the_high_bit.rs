@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::common::*;
 use crate::kinds::*;
 use rdma_core_sys::*;
+use rdma_soft::verbs;
 
 const OWN: u32 = 0x8000_0000;
 const OTHER: u32 = 0x2222_2222;
@@ -55,6 +56,10 @@ fn stands_for_the_senders_own_key() {
         }
     }
     b.counts("rx_bad_qkey", 0, wrong);
+    let mut port = ibv_port_attr::zeroed();
+    // SAFETY: the context is open, `port` is a whole struct.
+    let result = unsafe { ops::ibv_query_port(verbs(), b.ctx, 1, &mut port) };
+    assert_eq!((result, u64::from(port.qkey_viol_cntr)), (0, wrong));
     assert_eq!(y.state(), IBV_QPS_RTS);
 }
 

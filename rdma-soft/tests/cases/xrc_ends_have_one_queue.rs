@@ -32,9 +32,8 @@ fn symmetric_capacities_are_refused() {
     initiator.cap.max_recv_wr = 0;
     refused(&device, initiator, &["max_recv_sge", why]);
     initiator.cap.max_recv_sge = 0;
+    // Drivers let a CQ for receives pass, and programs name one; nothing will ever come there.
     initiator.recv_cq = end.rcq;
-    refused(&device, initiator, &["recv_cq", why]);
-    initiator.recv_cq = std::ptr::null_mut();
     drop(Qp::create(&device, &mut initiator, end.opt).expect("the correct one"));
 
     let mut target = end.init_attr_ex(IBV_QPT_XRC_RECV);
