@@ -8,7 +8,7 @@ use rdma_core_sys::*;
 use super::qp::QpObject;
 use super::request::{recv_request, send_request};
 use super::{object, refuse};
-use crate::core::CallError;
+use crate::core::{CallError, RecvWqe};
 use crate::node::Posting;
 
 pub(super) unsafe extern "C" fn post_send(
@@ -25,11 +25,14 @@ pub(super) unsafe extern "C" fn post_send(
         return bad(error, wr, bad_wr);
     }
     let mut queue = soft.qp.post_send();
-    let (accepted, outcome) = stage(&mut queue, wr, bad_wr, |request, seq| {
+    let (accepted, outcome) = stage(&mut queue, wr, bad_wr, |queue, request, seq| {
         // SAFETY: not null, so it is a request of the list that ibv_post_send(3) asks for, and the QP
         // is one of ours.
-        let (wqe, next) = unsafe { (send_request(qp, soft, request, seq)?, (*request).next) };
-        Ok((wqe, wqe.signaled, next))
+        let wqe = unsafe { send_request(qp, soft, request, seq)? };
+        let signaled = wqe.signaled;
+        queue.push(wqe, signaled);
+        // SAFETY: as above.
+        Ok(unsafe { (*request).next })
     });
     drop(queue);
     if accepted {
@@ -53,9 +56,9 @@ pub(super) unsafe extern "C" fn post_recv(
     }
     let mut queue = soft.qp.post_recv();
     let max_sge = soft.init.max_recv_sge;
-    let (accepted, outcome) = stage(&mut queue, wr, bad_wr, |request, seq| {
+    let (accepted, outcome) = stage(&mut queue, wr, bad_wr, |queue, request, seq| {
         // SAFETY: not null, so it is a request of the list that ibv_post_recv(3) asks for.
-        unsafe { Ok((recv_request(max_sge, request, seq)?, true, (*request).next)) }
+        unsafe { push_recv(queue, max_sge, request, seq) }
     });
     let flushes = queue.flushes();
     drop(queue);
@@ -79,9 +82,9 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     };
     let mut queue = soft.srq.post();
     let max_sge = soft.init.max_sge;
-    let (accepted, outcome) = stage(&mut queue, wr, bad_wr, |request, seq| {
+    let (accepted, outcome) = stage(&mut queue, wr, bad_wr, |queue, request, seq| {
         // SAFETY: not null, so it is a request of the list that ibv_post_srq_recv(3) asks for.
-        unsafe { Ok((recv_request(max_sge, request, seq)?, true, (*request).next)) }
+        unsafe { push_recv(queue, max_sge, request, seq) }
     });
     drop(queue);
     if accepted {
@@ -113,24 +116,37 @@ fn check_recv_queue(soft: &QpObject) -> Result<(), CallError> {
     Err(CallError::invalid(why))
 }
 
-/// Appends the requests of a list to a queue, up to the first one that is refused. `take` reads a
-/// request, which is not null, for a position, and gives whether it is signaled, and the one after it.
+/// Appends a receive request to a queue; gives the one after it.
+///
+/// # Safety
+/// `wr` is a request as ibv_post_recv(3) asks for.
+unsafe fn push_recv(
+    queue: &mut Posting<'_, RecvWqe>,
+    max_sge: u32,
+    wr: *mut ibv_recv_wr,
+    seq: u64,
+) -> Result<*mut ibv_recv_wr, CallError> {
+    // SAFETY: the caller's promise.
+    queue.push(unsafe { recv_request(max_sge, wr, seq)? }, true);
+    // SAFETY: as above.
+    Ok(unsafe { (*wr).next })
+}
+
+/// Appends the requests of a list to a queue, up to the first one that is refused. `push` appends a
+/// request, which is not null, at a position, and gives the one after it.
 ///
 /// Returns whether any was accepted, and what the post call returns.
 fn stage<R, W>(
     queue: &mut Posting<'_, W>,
     list: *mut R,
     bad_wr: *mut *mut R,
-    take: impl Fn(*mut R, u64) -> Result<(W, bool, *mut R), CallError>,
+    push: impl Fn(&mut Posting<'_, W>, *mut R, u64) -> Result<*mut R, CallError>,
 ) -> (bool, c_int) {
     let (mut next, mut accepted) = (list, false);
     // The list ends at the latest when the queue is full, even if it is a circle.
     while !next.is_null() {
-        match queue.slot().and_then(|seq| take(next, seq)) {
-            Ok((wqe, signaled, after)) => {
-                queue.push(wqe, signaled);
-                (next, accepted) = (after, true);
-            }
+        match queue.slot().and_then(|seq| push(queue, next, seq)) {
+            Ok(after) => (next, accepted) = (after, true),
             Err(error) => return (accepted, bad(error, next, bad_wr)),
         }
     }

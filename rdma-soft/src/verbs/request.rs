@@ -244,19 +244,23 @@ const NO_SEQ: u64 = 0;
 /// an operation that fetches, for a message above the port's `max_msg_sz` (UD: above its MTU), for an
 /// atomic whose entries are not 8 bytes long in all, for numbers of more than 24 bits, and for a
 /// datagram without an address handle or with one of another protection domain or port.
-#[inline]
 pub(super) fn build(soft: &QpObject, parts: &Parts) -> Result<SendWqe, CallError> {
-    check(soft, parts)?;
+    check(soft, &parts.op, &parts.data, parts.xrc_srq)?;
     Ok(SendWqe {
         wr_id: parts.wr_id,
         seq: NO_SEQ,
         op: parts.op,
         data: parts.data,
-        signaled: soft.init.sq_sig_all || parts.flags.contains(IBV_SEND_SIGNALED),
+        signaled: is_signaled(soft, parts.flags),
         solicited: parts.flags.contains(IBV_SEND_SOLICITED),
         fence: parts.flags.contains(IBV_SEND_FENCE),
         xrc_srq: parts.xrc_srq,
     })
+}
+
+/// Whether a request completes with an entry in the CQ even on success.
+fn is_signaled(soft: &QpObject, flags: ibv_send_flags) -> bool {
+    soft.init.sq_sig_all || flags.contains(IBV_SEND_SIGNALED)
 }
 
 /// The opcode of an operation.
@@ -280,8 +284,9 @@ fn opcode(op: &SendOp) -> ibv_wr_opcode {
     }
 }
 
-fn check(soft: &QpObject, parts: &Parts) -> Result<(), CallError> {
-    let (transport, op) = (soft.init.transport, &parts.op);
+/// What [`build`] refuses.
+fn check(soft: &QpObject, op: &SendOp, data: &Data, xrc_srq: u32) -> Result<(), CallError> {
+    let transport = soft.init.transport;
     if !transport.supports(opcode(op)) {
         let what = opcode(op).name().unwrap_or_default();
         return Err(CallError::invalid(format!("{transport} has no {what}")));
@@ -295,12 +300,12 @@ fn check(soft: &QpObject, parts: &Parts) -> Result<(), CallError> {
         }
         _ => {}
     }
-    if op.is_fetch() && matches!(parts.data, Data::Inline(_)) {
+    if op.is_fetch() && matches!(data, Data::Inline(_)) {
         return Err(CallError::invalid(
             "IBV_SEND_INLINE is for data that is sent: a READ or an atomic brings some back",
         ));
     }
-    let len = parts.data.len();
+    let len = data.len();
     let max = u64::from(soft.max_message.load(Ordering::Acquire));
     if len > max {
         let limit = match transport {
@@ -315,10 +320,9 @@ fn check(soft: &QpObject, parts: &Parts) -> Result<(), CallError> {
             "the entries of an atomic are {len} bytes in all: it brings back 8"
         )));
     }
-    if transport == Transport::XrcIni && !op.is_local() && parts.xrc_srq > 0xff_ffff {
+    if transport == Transport::XrcIni && !op.is_local() && xrc_srq > 0xff_ffff {
         return Err(CallError::invalid(format!(
-            "remote_srqn is {:#x}: SRQ numbers have 24 bits",
-            parts.xrc_srq
+            "remote_srqn is {xrc_srq:#x}: SRQ numbers have 24 bits"
         )));
     }
     Ok(())
@@ -389,15 +393,18 @@ pub(super) unsafe fn send_request(
         // SAFETY: the caller's promise.
         Data::Sges(unsafe { entries((*wr).sg_list, (*wr).num_sge, soft.init.max_send_sge)? })
     };
-    let parts = Parts {
+    check(soft, &op, &data, xrc_srq)?;
+    // Made where it is to be, not from `Parts`: a request is large, and copies of it show.
+    let wqe = SendWqe {
         wr_id,
-        flags,
+        seq,
         op,
         data,
+        signaled: is_signaled(soft, flags),
+        solicited: flags.contains(IBV_SEND_SOLICITED),
+        fence: flags.contains(IBV_SEND_FENCE),
         xrc_srq,
     };
-    let mut wqe = build(soft, &parts)?;
-    wqe.seq = seq;
     if let SendOp::BindWindow(bind) = &wqe.op {
         // SAFETY: the caller's promise, and `operation` found the window to be one of ours.
         unsafe { (*(*wr).ext.bind_mw.mw).rkey = bind.rkey };
