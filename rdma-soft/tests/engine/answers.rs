@@ -1,0 +1,214 @@
+//! Answers: their order against requests, repeats, and the way inside one node.
+
+use std::time::Duration;
+
+use rdma_core_sys::{ibv_qp_state, ibv_wc_status};
+use rdma_soft::core::SendOp;
+
+use super::net::*;
+use super::pair::*;
+
+#[test]
+fn two_queue_pairs_of_one_node_talk_without_a_wire() {
+    // The self link passes payload by reference, also when the two regions overlap.
+    let mut net = Net::clean(1);
+    let (qa, qb) = net.pair(0, 0, &Conn::default());
+    let m = net.nodes[0].mem(0x1000, 1 << 16, ALL);
+    let bytes: Vec<u8> = (0..20_000u32).map(|i| ((i * 13) >> 2) as u8).collect();
+    m.region.write(0, &bytes).unwrap();
+    let node = &mut net.nodes[0];
+    let mut list = rdma_soft::core::SgeList::new();
+    assert!(list.push(m.sge(50_000, 300)));
+    node.engine.post_recv(
+        qb,
+        rdma_soft::core::RecvWqe {
+            wr_id: 7,
+            seq: 0,
+            sges: list,
+        },
+    );
+    let posts = [
+        wqe(
+            1,
+            SendOp::Write {
+                remote: m.remote(30_000),
+                imm: None,
+            },
+            &[m.sge(0, 9_000), m.sge(9_000, 11_000)],
+        ),
+        inline(2, SEND, &[9; 200]),
+        wqe(
+            3,
+            SendOp::Read {
+                remote: m.remote(0),
+            },
+            &[m.sge(51_000, 5_000)],
+        ),
+    ];
+    for w in posts {
+        node.engine.post_send(qa, w);
+    }
+    while let Some(t) = node.engine.poll_transmit(net.now) {
+        node.engine.loopback(net.now, &t);
+    }
+    net.drain();
+    assert_eq!(
+        net.ends(0),
+        [(7, OK), (1, OK), (2, OK), (3, OK)].map(|e| e),
+        "{:?}",
+        net.ends(0)
+    );
+    assert_eq!(m.bytes(30_000, 20_000), bytes);
+    assert_eq!(m.bytes(50_000, 200), [9; 200]);
+    assert_eq!(m.bytes(51_000, 5_000), bytes[..5_000]);
+    assert_eq!(net.wire.counters().offered, 0);
+}
+
+#[test]
+fn answers_and_requests_take_turns() {
+    // Node 1 answers a long READ and has something to say itself: that does not wait for the end.
+    let mut p = pair(&Conn {
+        mtu: 256,
+        ..Conn::default()
+    });
+    let (read, write) = (p.b.remote(0), p.a.remote(0));
+    let w = wqe(1, SendOp::Read { remote: read }, &[p.a.sge(0, 1 << 16)]);
+    p.net.send(0, p.qa, w);
+    p.net.run(Duration::from_secs(1), |n| {
+        n.nodes[1].engine.counters().rx_accepted > 0
+    });
+    let w = wqe(
+        2,
+        SendOp::Write {
+            remote: write,
+            imm: None,
+        },
+        &[p.b.sge(0, 8)],
+    );
+    p.net.send(1, p.qb, w);
+    p.net
+        .run(Duration::from_secs(1), |n| !n.nodes[1].done.is_empty());
+    assert!(p.net.ends(0).is_empty(), "the READ still goes on");
+    p.net.settle();
+    assert_eq!(
+        (p.net.ends(0), p.net.ends(1)),
+        (vec![(1, OK)], vec![(2, OK)])
+    );
+}
+
+#[test]
+fn a_repeated_read_whose_region_is_gone_harms_nobody() {
+    let mut p = pair(&Conn::default());
+    p.net.recorded = Some(vec![]);
+    let remote = p.b.remote(0);
+    let w = wqe(1, SendOp::Read { remote }, &[p.a.sge(0, 4000)]);
+    p.net.send(0, p.qa, w);
+    p.net.settle();
+    assert_eq!(p.net.ends(0), [(1, OK)]);
+    // The question comes again; the region goes while the answer is on its way out.
+    let (path, packet, _) = p.first();
+    let (now, node) = (p.net.now, &mut p.net.nodes[1].engine);
+    node.handle_packet(now, &path, &packet, &[]);
+    let answer = node.poll_transmit(now).unwrap();
+    node.dereg_mr(p.b.lkey).unwrap();
+    assert_eq!(
+        node.emit(&answer, &mut [0; rdma_soft::core::MAX_FRAME]),
+        None
+    );
+    p.net.settle();
+    assert_eq!(p.net.state(1, p.qb), ibv_qp_state::IBV_QPS_RTS);
+    assert!(p.net.nodes[1].events.is_empty());
+}
+
+#[test]
+fn a_repeated_write_is_acknowledged_without_the_read_behind_it() {
+    // WRITE then READ; the answers to both are lost, the WRITE comes again.
+    let mut p = pair(&Conn {
+        psn: [0, 0],
+        ..Conn::default()
+    });
+    p.net.recorded = Some(vec![]);
+    let remote = p.b.remote(0);
+    let w = wqe(1, SendOp::Write { remote, imm: None }, &[p.a.sge(0, 8)]);
+    p.net.send(0, p.qa, w);
+    let w = wqe(2, SendOp::Read { remote }, &[p.a.sge(8, 8)]);
+    p.net.send(0, p.qa, w);
+    p.net.settle();
+    let (path, packet, payload) = p.first();
+    let (now, node) = (p.net.now, &mut p.net.nodes[1].engine);
+    node.handle_packet(now, &path, &packet, &payload);
+    let ack = node.poll_transmit(now).unwrap().packet.bth;
+    assert_eq!(ack.psn.value(), 0, "the WRITE's PSN; 1 is the READ's");
+}
+
+#[test]
+fn the_self_link_counts_what_it_carried() {
+    let mut net = Net::clean(1);
+    let (qa, _) = net.pair(0, 0, &Conn::default());
+    let m = net.nodes[0].mem(0x1000, 64, ALL);
+    let (now, node) = (net.now, &mut net.nodes[0].engine);
+    node.post_send(
+        qa,
+        wqe(
+            1,
+            SendOp::Write {
+                remote: m.remote(8),
+                imm: None,
+            },
+            &[m.sge(0, 8)],
+        ),
+    );
+    let t = node.poll_transmit(now).unwrap();
+    node.dereg_mr(m.lkey).unwrap();
+    node.loopback(now, &t);
+    assert_eq!(
+        (node.counters().tx_frames, node.counters().rx_frames),
+        (0, 0)
+    );
+    net.drain();
+    assert_eq!(net.ends(0), [(1, ibv_wc_status::IBV_WC_LOC_PROT_ERR)]);
+}
+
+#[test]
+fn a_read_asked_again_from_a_hole_goes_on_from_there() {
+    let mut p = pair(&Conn {
+        psn: [0, 0],
+        ..Conn::default()
+    });
+    p.net.recorded = Some(vec![]);
+    let remote = p.b.remote(0);
+    let w = wqe(1, SendOp::Read { remote }, &[p.a.sge(0, 8 * 1024)]);
+    p.net.send(0, p.qa, w);
+    let (path, mut packet, _) = p.first();
+    let (now, node) = (p.net.now, &mut p.net.nodes[1].engine);
+    node.handle_packet(now, &path, &packet, &[]);
+    let psns = |node: &mut rdma_soft::core::Engine, n: usize| {
+        let all = std::iter::from_fn(|| node.poll_transmit(now)).take(n);
+        all.map(|t| (t.packet.bth.psn.value(), t.packet.bth.opcode))
+            .collect::<Vec<_>>()
+    };
+    use rdma_soft::wire::Opcode as O;
+    let (first, middle, last) = (
+        O::RC_RDMA_READ_RESPONSE_FIRST,
+        O::RC_RDMA_READ_RESPONSE_MIDDLE,
+        O::RC_RDMA_READ_RESPONSE_LAST,
+    );
+    assert_eq!(
+        psns(node, 4),
+        [(0, first), (1, middle), (2, middle), (3, middle)]
+    );
+    // Packet 2 was lost: the peer asks for 2..8, and 4..8 are not sent before that.
+    packet.bth.psn = rdma_soft::wire::Psn::new(2);
+    packet.reth.as_mut().unwrap().va += 2 * 1024;
+    packet.reth.as_mut().unwrap().len = 6 * 1024;
+    node.handle_packet(now, &path, &packet, &[]);
+    let want = [
+        (2, first),
+        (3, middle),
+        (4, middle),
+        (5, middle),
+        (6, middle),
+        (7, last),
+    ];
+    assert_eq!(psns(node, 99), want);
+}

@@ -1,0 +1,248 @@
+//! Retries: how often, how long, and what ends them; sequence numbers.
+
+use std::time::Duration;
+
+use rdma_core_sys::rules::rnr_timer;
+use rdma_core_sys::{ibv_qp_state, ibv_wc_status};
+use rdma_soft::core::{Refused, SendOp};
+use rdma_soft::wire::Operation;
+
+use super::net::*;
+use super::pair::*;
+
+#[test]
+fn rnr_retry_counts_transmissions_exactly() {
+    for retries in [0u8, 3, 6] {
+        let mut p = pair(&Conn {
+            rnr_retry: retries,
+            ..Conn::default()
+        });
+        p.net.recorded = Some(vec![]);
+        let two = [
+            wqe(1, SEND, &[p.a.sge(0, 10)]),
+            wqe(2, SEND, &[p.a.sge(0, 10)]),
+        ];
+        for w in two {
+            p.net.send(0, p.qa, w);
+        }
+        p.net.settle();
+        let rnr = ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR;
+        assert_eq!(p.net.ends(0), [(1, rnr), (2, FLUSHED)]);
+        assert_eq!(p.net.state(0, p.qa), ERR);
+        let naks = u64::from(retries) + 1;
+        assert_eq!(p.net.nodes[1].engine.counters().tx_rnr_naks, naks);
+        // The second request followed the first each time.
+        assert_eq!(p.sent(Operation::Send), 2 * naks as usize);
+    }
+}
+
+#[test]
+fn rnr_retry_7_waits_until_a_receive_is_posted() {
+    let mut p = pair(&Conn {
+        rnr_retry: 7,
+        min_rnr_timer: 12,
+        ..Conn::default()
+    });
+    let w = wqe(1, SEND, &[p.a.sge(0, 10)]);
+    p.net.send(0, p.qa, w);
+    p.net.run(Duration::from_millis(50), |_| false);
+    assert!(p.net.ends(0).is_empty());
+    let naks = p.net.nodes[1].engine.counters().tx_rnr_naks;
+    assert!(
+        (70..=80).contains(&naks),
+        "every 0.64 ms and a round trip: {naks}"
+    );
+    let sge = p.b.sge(0, 64);
+    p.net.recv(1, p.qb, 9, &[sge]);
+    p.net.settle();
+    assert_eq!(p.net.ends(0), [(1, OK)]);
+    assert_eq!(p.net.ends(1), [(9, OK)]);
+}
+
+#[test]
+fn rnr_timer_code_0_is_the_longest() {
+    // Values of ibv_modify_qp(3), min_rnr_timer.
+    assert_eq!(rnr_timer(0), Duration::from_micros(655_360));
+    assert_eq!(rnr_timer(1), Duration::from_micros(10));
+    assert_eq!(rnr_timer(12), Duration::from_micros(640));
+    assert_eq!(rnr_timer(31), Duration::from_micros(491_520));
+    for (code, least, most) in [(12, 0, 50), (0, 655, 700)] {
+        let mut p = pair(&Conn {
+            min_rnr_timer: code,
+            ..Conn::default()
+        });
+        let w = wqe(1, SEND, &[p.a.sge(0, 10)]);
+        p.net.send(0, p.qa, w);
+        p.net.run(Duration::from_millis(5), |_| false);
+        let sge = p.b.sge(0, 64);
+        p.net.recv(1, p.qb, 9, &[sge]);
+        p.net
+            .run(Duration::from_secs(2), |n| !n.nodes[0].done.is_empty());
+        let ms = p.net.now.as_nanos() / 1_000_000;
+        assert!((least..most).contains(&ms), "code {code}: {ms} ms");
+    }
+}
+
+#[test]
+fn a_silent_peer_costs_retry_cnt_plus_one_timeouts() {
+    for retry_cnt in [0u8, 3, 7] {
+        let c = Conn {
+            timeout: 10,
+            retry_cnt,
+            ..Conn::default()
+        };
+        let mut net = Net::clean(2);
+        let (qa, qb) = (net.nodes[0].create_qp(&c), net.nodes[1].create_qp(&c));
+        // The peer stays in INIT: it must stay silent, and count.
+        net.move_to_rtr(0, qa, 1, qb, &c, 1);
+        net.move_to_rts(0, qa, &c, 0);
+        net.recorded = Some(vec![]);
+        net.send(0, qa, wqe(1, SEND, &[]));
+        net.settle();
+        assert_eq!(net.ends(0), [(1, ibv_wc_status::IBV_WC_RETRY_EXC_ERR)]);
+        let tries = u64::from(retry_cnt) + 1;
+        assert_eq!(net.recorded.as_ref().unwrap().len() as u64, tries);
+        let budget = tries * 4096 * 1024;
+        assert_eq!(net.now.as_nanos(), budget, "4.096 us x 2^10 each");
+        assert_eq!(
+            net.nodes[1].engine.counters().refused(Refused::QpState),
+            tries
+        );
+    }
+}
+
+#[test]
+fn timeout_0_never_gives_up() {
+    let mut p = pair(&Conn {
+        timeout: 0,
+        ..Conn::default()
+    });
+    p.net.wire.partition(addr(1), true);
+    p.net.send(0, p.qa, wqe(1, SEND, &[]));
+    p.net.settle();
+    assert!(p.net.ends(0).is_empty());
+    assert_eq!(p.net.state(0, p.qa), ibv_qp_state::IBV_QPS_RTS);
+}
+
+#[test]
+fn psn_wraps_in_every_kind_of_message() {
+    for psn in [0xff_fffe, 0xff_fff0, 0xff_ffff] {
+        for seed in 0..5 {
+            let mut net = Net::new(2, 4096, 16, "loss=3%,delay=5us".parse().unwrap(), seed);
+            let c = Conn {
+                mtu: 256,
+                psn: [psn, psn],
+                ..Conn::default()
+            };
+            let (qa, qb) = net.pair(0, 1, &c);
+            let a = net.nodes[0].mem(0x1000, 16384, ALL);
+            let b = net.nodes[1].mem(0x1000, 16384, ALL);
+            a.region.write(0, &[7; 16384]).unwrap();
+            for i in 0..8 {
+                net.recv(1, qb, i, &[b.sge(0, 16384)]);
+                net.send(0, qa, wqe(3 * i, SEND, &[a.sge(0, 5000)]));
+                net.send(
+                    0,
+                    qa,
+                    wqe(
+                        3 * i + 1,
+                        SendOp::Read {
+                            remote: b.remote(8192),
+                        },
+                        &[a.sge(8192, 5000)],
+                    ),
+                );
+                net.send(
+                    0,
+                    qa,
+                    wqe(
+                        3 * i + 2,
+                        SendOp::FetchAdd {
+                            remote: b.remote(16376),
+                            add: 1,
+                        },
+                        &[a.sge(16376, 8)],
+                    ),
+                );
+            }
+            net.settle();
+            assert!(net.nodes[0].done.iter().all(|c| c.status == OK));
+            assert_eq!((net.nodes[0].done.len(), b.word(16376)), (24, 8));
+        }
+    }
+}
+
+#[test]
+fn psns_that_do_not_match_end_in_retry_exceeded() {
+    let mut net = Net::clean(2);
+    let c = Conn {
+        psn: [100, 200],
+        ..Conn::default()
+    };
+    let (qa, qb) = (net.nodes[0].create_qp(&c), net.nodes[1].create_qp(&c));
+    // Node 1 expects a PSN that is earlier than the first one that comes.
+    net.move_to_rtr(0, qa, 1, qb, &c, 1);
+    net.move_to_rtr(
+        1,
+        qb,
+        0,
+        qa,
+        &Conn {
+            psn: [50, 200],
+            ..c.clone()
+        },
+        0,
+    );
+    net.move_to_rts(0, qa, &c, 0);
+    net.move_to_rts(1, qb, &c, 1);
+    net.recv(1, qb, 9, &[]);
+    net.send(0, qa, wqe(1, SEND, &[]));
+    net.settle();
+    assert_eq!(net.ends(0), [(1, ibv_wc_status::IBV_WC_RETRY_EXC_ERR)]);
+    assert!(
+        net.nodes[1]
+            .engine
+            .counters()
+            .refused(Refused::OutOfSequence)
+            > 0
+    );
+    assert!(net.nodes[1].done.is_empty());
+}
+
+#[test]
+fn replayed_packets_of_a_former_life_are_dropped() {
+    let mut p = pair(&Conn {
+        psn: [1000, 1000],
+        ..Conn::default()
+    });
+    p.net.recorded = Some(vec![]);
+    let sge = p.b.sge(0, 64);
+    p.net.recv(1, p.qb, 1, &[sge]);
+    let w = wqe(1, SEND, &[p.a.sge(0, 64)]);
+    p.net.send(0, p.qa, w);
+    p.net.settle();
+    let frames = p.net.recorded.take().unwrap();
+    // Both ends begin anew with other PSNs.
+    for (node, qp) in [(0, p.qa), (1, p.qb)] {
+        p.net.move_to_state(node, qp, ibv_qp_state::IBV_QPS_RESET);
+    }
+    let (qa, qb) = (p.qa, p.qb);
+    p.net.connect(
+        0,
+        qa,
+        1,
+        qb,
+        &Conn {
+            psn: [0x80_0000, 0x90_0000],
+            ..Conn::default()
+        },
+    );
+    p.net.recv(1, p.qb, 2, &[sge]);
+    let before = p.net.nodes[1].done.len();
+    for f in &frames {
+        p.net.deliver(f);
+    }
+    assert_eq!(p.net.nodes[1].done.len(), before);
+    let c = p.net.nodes[1].engine.counters();
+    assert!(c.refused(Refused::DuplicateRequest) + c.refused(Refused::OutOfSequence) > 0);
+}
