@@ -11,6 +11,13 @@ use crate::node::lock;
 
 /// A value that one thread at a time has, from [`begin`](Turn::begin) to [`end`](Turn::end): from
 /// `ibv_start_poll` to `ibv_end_poll`, from `ibv_wr_start` to `ibv_wr_complete`. Others wait.
+///
+/// Why that holds: `holder` becomes a thread's number only by that thread's exchange from 0, and 0 only by
+/// the thread whose number it is, so a thread that reads its own number has the turn, and no other thread
+/// changes that. The exchange acquires what the former holder's store released, so the value is seen as it
+/// was left. No waiter sleeps for ever: it looks at `holder` with the lock of `waiting` and gives the lock
+/// up only by sleeping, and whoever ends a turn takes that lock between the store and the wake-up. So
+/// either the waiter gets the lock later and sees the store, or it sleeps by the time of the wake-up.
 pub(super) struct Turn<T> {
     /// [`me`] of the thread that has it, or 0.
     holder: AtomicUsize,

@@ -456,6 +456,20 @@ fn parent_domains() {
     }
 }
 
+/// Every event that verbs know has a text of its own, and an unknown one has one, too.
+#[test]
+fn texts_of_events() {
+    // SAFETY: the texts are constants of the library.
+    let text = |kind| unsafe { std::ffi::CStr::from_ptr(verbs().event_type_str(kind)) };
+    let kinds = (0..)
+        .map(ibv_event_type)
+        .take_while(|kind| kind.name().is_some());
+    let texts: std::collections::BTreeSet<_> = kinds.clone().map(text).collect();
+    assert_eq!(texts.len(), kinds.count());
+    assert!(texts.len() >= 20, "{texts:?}");
+    assert!(!texts.contains(text(ibv_event_type(9999))));
+}
+
 /// Three wrong calls with one errno, three different sentences.
 #[test]
 fn a_refusal_has_its_sentence() {
