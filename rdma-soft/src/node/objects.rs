@@ -81,19 +81,15 @@ impl Objects {
                         Queue::Srq(id) => self.srqs.get(&id),
                         Queue::Send | Queue::Recv => None,
                     };
-                    match cq.push(wc, Arc::clone(qp), srq.cloned(), solicited) {
-                        Pushed::Quiet => {}
-                        Pushed::Event => notices.push(Notice::Completion(Arc::clone(cq))),
+                    let pushed = cq.push(wc, Arc::clone(qp), srq.cloned(), solicited);
+                    if let (Pushed::Lost | Pushed::Overrun, Some(srq)) = (pushed, srq) {
                         // Nobody will poll it: its slot is free all the same.
-                        Pushed::Lost => {
-                            if let Some(srq) = srq {
-                                srq.reclaim();
-                            }
-                        }
+                        srq.reclaim();
+                    }
+                    match pushed {
+                        Pushed::Quiet | Pushed::Lost => {}
+                        Pushed::Event => notices.push(Notice::Completion(Arc::clone(cq))),
                         Pushed::Overrun => {
-                            if let Some(srq) = srq {
-                                srq.reclaim();
-                            }
                             notices.push(Notice::of_cq(cq, ibv_event_type::IBV_EVENT_CQ_ERR));
                             engine.cq_overrun(cq.id);
                         }

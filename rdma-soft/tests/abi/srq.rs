@@ -290,3 +290,79 @@ fn requests_that_make_no_sense_are_refused() {
     }
     assert_eq!(srq.recv(3, &mut []), ENOMEM);
 }
+
+/// Three threads send to three Queue Pairs of one SRQ, a fourth posts and polls: every message arrives
+/// once, whole and in the order of its Queue Pair; and when two of the Queue Pairs are gone no receive
+/// is.
+#[test]
+fn under_many_threads() {
+    const SENDERS: usize = 3;
+    const MESSAGES: u64 = 400;
+    const SLOTS: usize = 8;
+    let (a, b) = (Device::plain(), Device::plain());
+    let opt = Options::default();
+    let q = End::bare(&b, opt);
+    let srq = Srq::new(&q, SLOTS as u32);
+    let landing = Buf::new(&q, SLOTS * 16);
+    let pairs: Vec<_> = (0..SENDERS)
+        .map(|_| {
+            let p = End::bare(&a, opt);
+            let (x, y) = (
+                Qp::new(&a, &p, IBV_QPT_RC),
+                Qp::on_srq(&b, &q, IBV_QPT_RC, &srq),
+            );
+            join(&a, &x, &b, &y);
+            let src = Buf::new(&p, 16);
+            (x, y, src, p)
+        })
+        .collect();
+    for slot in 0..SLOTS {
+        let id = slot as u64;
+        assert_eq!(srq.recv(id, &mut [landing.sge(slot * 16, 16)]), 0);
+    }
+    let numbers: Vec<u32> = pairs.iter().map(|(_, y, _, _)| y.num()).collect();
+    std::thread::scope(|s| {
+        for (sender, (x, _, src, p)) in pairs.iter().enumerate() {
+            // What a thread works with alone; the owners outlive the scope.
+            let (x, cq) = (x.qp as usize, p.scq as usize);
+            let (addr, lkey) = (src.addr as usize, src.lkey());
+            s.spawn(move || {
+                for n in 0..MESSAGES {
+                    let words = [sender as u64, n];
+                    // SAFETY: the buffer has 16 bytes, and this thread's last request is done.
+                    unsafe { (addr as *mut [u64; 2]).write(words) };
+                    let mut sges = [ibv_sge {
+                        addr: addr as u64,
+                        length: 16,
+                        lkey,
+                    }];
+                    let qp = x as *mut ibv_qp;
+                    assert_eq!(post_send(qp, &mut wr(IBV_WR_SEND, n, &mut sges)), 0);
+                    ok(wait(cq as *mut ibv_cq));
+                }
+            });
+        }
+        let mut next = [0; SENDERS];
+        while next != [MESSAGES; SENDERS] {
+            let got = ok(wait(q.rcq));
+            let slot = got.wr_id as usize;
+            let (sender, n) = (landing.word(slot * 16), landing.word(slot * 16 + 8));
+            let sender = sender as usize;
+            assert_eq!((got.byte_len, n), (16, next[sender]));
+            assert_eq!(got.qp_num, numbers[sender]);
+            next[sender] += 1;
+            assert_eq!(srq.recv(slot as u64, &mut [landing.sge(slot * 16, 16)]), 0);
+        }
+    });
+    assert_eq!(srq.recv(0, &mut []), ENOMEM, "all slots are taken again");
+    // The receives are all there: a Queue Pair that is left gets them one by one.
+    let left = pairs.into_iter().next().expect("a pair");
+    let (x, y, src, p) = &left;
+    for _ in 0..SLOTS {
+        let mut sges = [src.sge(0, 16)];
+        assert_eq!(x.send(&mut wr(IBV_WR_SEND, 1, &mut sges)), 0);
+        ok(wait(p.scq));
+        assert_eq!(ok(wait(q.rcq)).qp_num, y.num());
+    }
+    nothing(q.rcq, Duration::from_millis(1));
+}
