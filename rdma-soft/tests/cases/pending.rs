@@ -96,8 +96,8 @@ const LINES: &[(&str, WaitsFor, &str)] = &[
     ),
     (
         "sixty_four_kilobytes_of_locked_memory",
-        Doctor,
-        "the hint depends on the limit and the size",
+        SafeLayer,
+        "the hint about locked memory depends on the limit and the size",
     ),
 ];
 
