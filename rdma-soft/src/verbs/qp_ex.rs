@@ -432,8 +432,12 @@ unsafe extern "C" fn wr_set_inline_data_list(
     num_buf: usize,
     buf_list: *const ibv_data_buf,
 ) {
-    let count = if buf_list.is_null() { 0 } else { num_buf };
-    let list = (0..count).map(|at| {
+    if buf_list.is_null() && num_buf > 0 {
+        let missing = CallError::invalid("buf_list is null, but num_buf is not 0");
+        // SAFETY: the header calls this through a live QP of this device.
+        return unsafe { on_batch(qp, |_, _, batch| batch.refuse(missing)) };
+    }
+    let list = (0..num_buf).map(|at| {
         // SAFETY: `at` is below the number of buffers that the application says the list holds.
         let buf = unsafe { buf_list.add(at).read() };
         (buf.addr.addr() as u64, buf.length)

@@ -20,4 +20,5 @@ mod runtime;
 mod srq;
 mod states;
 mod windows;
+mod words;
 mod xrc;
