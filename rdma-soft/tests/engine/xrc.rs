@@ -1,8 +1,10 @@
 //! XRC: a request names the SRQ that it is for, and that SRQ's domain judges it.
 
 use rdma_core_sys::rules::Transport;
-use rdma_core_sys::{ibv_event_type, ibv_wc_opcode, ibv_wc_status};
-use rdma_soft::core::{PdId, QpInit, Queue, Refused, SendOp, SendWqe, SrqId, SrqInit, XrcdId};
+use rdma_core_sys::{ibv_access_flags, ibv_event_type, ibv_mw_type, ibv_wc_opcode, ibv_wc_status};
+use rdma_soft::core::{
+    PdId, QpInit, Queue, Refused, Remote, SendOp, SendWqe, SrqId, SrqInit, WindowBind, XrcdId,
+};
 use rdma_soft::link::Faults;
 
 use super::net::*;
@@ -147,7 +149,7 @@ fn requests_carry_the_srq_number_and_answers_do_not() {
 #[test]
 fn memory_is_judged_by_the_domain_of_the_srq_that_is_named() {
     let access = ibv_wc_status::IBV_WC_REM_ACCESS_ERR;
-    type Op = fn(rdma_soft::core::Remote) -> SendOp;
+    type Op = fn(Remote) -> SendOp;
     let ops: [(Op, u32); 4] = [
         (|remote| SendOp::Write { remote, imm: None }, 3000),
         (|remote| SendOp::Read { remote }, 3000),
@@ -234,6 +236,64 @@ fn all_operations_work_as_on_rc() {
     x.net.settle();
     assert_eq!(x.a.bytes(0, 5000), b.bytes(0, 5000));
     assert_eq!(x.net.sends(0, x.ini), [1, 2, 3, 4, 5].map(|i| (i, OK)));
+}
+
+/// The domain of the SRQ decides about windows of type 1 too. One of type 2 is for the peer of the Queue Pair
+/// that bound it, and a target cannot bind: over XRC it opens nothing, and nothing can be invalidated.
+#[test]
+fn windows_of_type_1_are_reached_over_xrc_and_nothing_is_invalidated() {
+    let mut x = clean();
+    let node = &mut x.net.nodes[1];
+    let bindable = ALL | ibv_access_flags::IBV_ACCESS_MW_BIND;
+    let m = node.mem(0x50_0000, 4096, bindable);
+    // The second SRQ is of another domain than the window, the new one of the same.
+    let srq = node.create_srq(0, Some(x.xrcd));
+    let (binder, _) = x.net.pair(1, 0, &Conn::default());
+    let mut keys = vec![];
+    for kind in [ibv_mw_type::IBV_MW_TYPE_1, ibv_mw_type::IBV_MW_TYPE_2] {
+        let node = &mut x.net.nodes[1];
+        let window = node.engine.alloc_mw(node.pd, kind).unwrap();
+        let bind = WindowBind {
+            window,
+            rkey: window & !0xff | window.wrapping_add(1) & 0xff,
+            lkey: Some(m.lkey),
+            addr: m.iova,
+            len: 100,
+            access: ibv_access_flags::IBV_ACCESS_REMOTE_WRITE,
+        };
+        keys.push(bind.rkey);
+        x.net.send(1, binder, wqe(1, SendOp::BindWindow(bind), &[]));
+    }
+    assert_eq!(x.net.sends(1, binder), [(1, OK), (1, OK)]);
+    let write = |rkey| SendOp::Write {
+        remote: Remote { addr: m.iova, rkey },
+        imm: None,
+    };
+    let invalidate = |rkey| SendOp::Send {
+        imm: None,
+        invalidate: Some(rkey),
+    };
+    let access = ibv_wc_status::IBV_WC_REM_ACCESS_ERR;
+    let cases = [
+        (write(keys[0]), srq, OK),
+        (write(keys[0]), x.srqs[1], access),
+        (write(keys[1]), srq, access),
+        (invalidate(keys[0]), srq, access),
+        (invalidate(keys[1]), srq, access),
+    ];
+    for (i, (op, srq, status)) in cases.into_iter().enumerate() {
+        x.net.srq_recv(1, srq, 1, &[]);
+        x.post(i as u64, op, if i < 3 { 100 } else { 0 }, srq);
+        x.net.settle();
+        assert_eq!(x.net.sends(0, x.ini).last(), Some(&(i as u64, status)));
+        if status != OK {
+            let (ini, tgt) = (x.ini, x.tgt);
+            x.net.move_to_state(0, ini, RESET);
+            x.net.move_to_state(1, tgt, RESET);
+            x.net.connect(0, ini, 1, tgt, &Conn::of(INI));
+        }
+    }
+    assert_eq!(m.bytes(0, 100), x.a.bytes(0, 100));
 }
 
 #[test]
