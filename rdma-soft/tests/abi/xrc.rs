@@ -168,7 +168,6 @@ fn parts_that_an_end_has_not() {
     let (ini, tgt) = (IBV_QPT_XRC_SEND, IBV_QPT_XRC_RECV);
     refused(ini, &|q| q.cap.max_recv_wr = 1, &["max_recv_wr"]);
     refused(ini, &|q| q.cap.max_recv_sge = 1, &["max_recv_sge"]);
-    refused(ini, &|q| q.recv_cq = end.rcq, &["recv_cq"]);
     refused(ini, &|q| q.srq = srq.srq, &["srq", "target"]);
     refused(
         ini,
@@ -189,7 +188,10 @@ fn parts_that_an_end_has_not() {
     refused(tgt, &|q| q.send_cq = end.scq, &["send_cq"]);
     refused(tgt, &|q| q.srq = srq.srq, &["srq"]);
     refused(IBV_QPT_RC, &|q| q.srq = srq.srq, &["XRC SRQ"]);
-    // What programs say of a target's receive queue is ignored, as drivers do.
+    // What programs say of the receive queue of an initiator or a target is ignored, as drivers do.
+    let mut attr = end.init_attr_ex(ini);
+    attr.recv_cq = end.rcq;
+    drop(Qp::create(&a, &mut attr, end.opt).expect("an initiator"));
     let mut attr = end.init_attr_ex(tgt);
     (attr.xrcd, attr.cap.max_recv_wr, attr.cap.max_recv_sge) = (xrcd.xrcd, 512, 1);
     attr.cap.max_inline_data = 100;
@@ -258,105 +260,130 @@ fn shared_receive_queues_that_make_no_sense() {
 }
 
 /// Every operation of an initiator, through one target, into two SRQs; data checked.
-#[test]
-fn one_target_two_receive_queues() {
-    on_both_links(|a, b| {
-        let opt = Options::default();
-        let (p, q) = (End::bare(a, opt), End::bare(b, opt));
-        let xrcd = Xrcd::private(b);
-        let srqs = [Srq::xrc(b, &q, &xrcd, 8), Srq::xrc(b, &q, &xrcd, 8)];
-        let (x, y) = (Qp::new(a, &p, IBV_QPT_XRC_SEND), Qp::target(b, &q, &xrcd));
-        join(a, &x, b, &y);
-        let (src, dst) = (Buf::new(&p, 8192), Buf::new(&q, 16_384));
-        let data = src.fill(6);
-        for (at, srq) in srqs.iter().enumerate() {
-            for id in 0..3 {
-                let slot = dst.sge(at * 8192, 5000);
-                assert_eq!(srq.recv((at * 10 + id) as u64, &mut [slot]), 0);
-            }
+fn one_target(a: &Device, b: &Device) {
+    let opt = quick();
+    let (p, q) = (End::bare(a, opt), End::bare(b, opt));
+    let xrcd = Xrcd::private(b);
+    let srqs = [Srq::xrc(b, &q, &xrcd, 8), Srq::xrc(b, &q, &xrcd, 8)];
+    let (x, y) = (Qp::new(a, &p, IBV_QPT_XRC_SEND), Qp::target(b, &q, &xrcd));
+    join(a, &x, b, &y);
+    let (src, dst) = (Buf::new(&p, 8192), Buf::new(&q, 16_384));
+    let data = src.fill(6);
+    for (at, srq) in srqs.iter().enumerate() {
+        for id in 0..3 {
+            let slot = dst.sge(at * 8192, 5000);
+            assert_eq!(srq.recv((at * 10 + id) as u64, &mut [slot]), 0);
         }
-        for (at, srq) in srqs.iter().enumerate() {
-            let mut sges = [src.sge(at, 5000)];
-            let send = wr(IBV_WR_SEND, 1, &mut sges);
-            let imm = with_imm(wr(IBV_WR_SEND_WITH_IMM, 2, &mut []), 0x55);
-            let mut write = rdma(IBV_WR_RDMA_WRITE_WITH_IMM, 3, &mut [], &dst, 0);
-            write.set_imm_data(0x66);
-            for request in [send, imm, write] {
-                assert_eq!(x.send(&mut to_srq(request, srq.num())), 0, "{}", why());
-                ok(wait(p.scq));
-            }
-            let got: Vec<_> = (0..3).map(|_| ok(wait(q.rcq))).collect();
-            for (n, wc) in got.iter().enumerate() {
-                assert_eq!(wc.wr_id, (at * 10 + n) as u64);
-                assert_eq!(wc.qp_num, y.num(), "the target");
-            }
-            assert_eq!(got[0].byte_len, 5000);
-            assert_eq!(dst.read(at * 8192, 5000), &data[at..at + 5000]);
-            assert_eq!(
-                [got[1].imm_data(), got[2].imm_data()],
-                [Some(0x55), Some(0x66)]
-            );
-            assert_eq!(got[2].opcode, IBV_WC_RECV_RDMA_WITH_IMM);
+    }
+    for (at, srq) in srqs.iter().enumerate() {
+        let mut sges = [src.sge(at, 5000)];
+        let send = wr(IBV_WR_SEND, 1, &mut sges);
+        let imm = with_imm(wr(IBV_WR_SEND_WITH_IMM, 2, &mut []), 0x55);
+        let mut write = rdma(IBV_WR_RDMA_WRITE_WITH_IMM, 3, &mut [], &dst, 0);
+        write.set_imm_data(0x66);
+        for request in [send, imm, write] {
+            assert_eq!(x.send(&mut to_srq(request, srq.num())), 0, "{}", why());
+            ok(wait(p.scq));
         }
-        // Memory is reached in the domain of the SRQ that the request names.
-        let number = srqs[1].num();
-        let mut sges = [src.sge(0, 8192)];
-        let write = rdma(IBV_WR_RDMA_WRITE, 4, &mut sges, &dst, 100);
-        assert_eq!(x.send(&mut to_srq(write, number)), 0);
-        ok(wait(p.scq));
-        assert_eq!(dst.read(100, 8192), data);
-        dst.set_word(0, 41);
-        let mut word = [src.sge(0, 8)];
-        let add = atomic(IBV_WR_ATOMIC_FETCH_AND_ADD, 5, &mut word, &dst, 0, 1, 0);
-        assert_eq!(x.send(&mut to_srq(add, number)), 0);
-        assert_eq!(ok(wait(p.scq)).opcode, IBV_WC_FETCH_ADD);
-        assert_eq!((src.word(0), dst.word(0)), (41, 42));
-        let mut sges = [src.sge(0, 4096)];
-        let read = rdma(IBV_WR_RDMA_READ, 6, &mut sges, &dst, 100);
-        assert_eq!(x.send(&mut to_srq(read, number)), 0);
-        ok(wait(p.scq));
-        assert_eq!(src.read(0, 4096), dst.read(100, 4096));
-    });
+        let got: Vec<_> = (0..3).map(|_| ok(wait(q.rcq))).collect();
+        for (n, wc) in got.iter().enumerate() {
+            assert_eq!(wc.wr_id, (at * 10 + n) as u64);
+            assert_eq!(wc.qp_num, y.num(), "the target");
+        }
+        assert_eq!(got[0].byte_len, 5000);
+        assert_eq!(dst.read(at * 8192, 5000), &data[at..at + 5000]);
+        assert_eq!(
+            [got[1].imm_data(), got[2].imm_data()],
+            [Some(0x55), Some(0x66)]
+        );
+        assert_eq!(got[2].opcode, IBV_WC_RECV_RDMA_WITH_IMM);
+    }
+    // Memory is reached in the domain of the SRQ that the request names.
+    let number = srqs[1].num();
+    let mut sges = [src.sge(0, 8192)];
+    let write = rdma(IBV_WR_RDMA_WRITE, 4, &mut sges, &dst, 100);
+    assert_eq!(x.send(&mut to_srq(write, number)), 0);
+    ok(wait(p.scq));
+    assert_eq!(dst.read(100, 8192), data);
+    dst.set_word(0, 41);
+    let mut word = [src.sge(0, 8)];
+    let add = atomic(IBV_WR_ATOMIC_FETCH_AND_ADD, 5, &mut word, &dst, 0, 1, 0);
+    assert_eq!(x.send(&mut to_srq(add, number)), 0);
+    assert_eq!(ok(wait(p.scq)).opcode, IBV_WC_FETCH_ADD);
+    assert_eq!((src.word(0), dst.word(0)), (41, 42));
+    let mut sges = [src.sge(0, 4096)];
+    let read = rdma(IBV_WR_RDMA_READ, 6, &mut sges, &dst, 100);
+    assert_eq!(x.send(&mut to_srq(read, number)), 0);
+    ok(wait(p.scq));
+    assert_eq!(src.read(0, 4096), dst.read(100, 4096));
 }
 
 /// Two targets, of two initiators, into one SRQ; and a completion outlives its target.
+fn two_targets(a: &Device, b: &Device) {
+    let opt = quick();
+    let (p, q) = (End::bare(a, opt), End::bare(b, opt));
+    let xrcd = Xrcd::private(b);
+    let srq = Srq::xrc(b, &q, &xrcd, 8);
+    let buf = Buf::new(&q, 64);
+    let pairs: Vec<_> = (0..2)
+        .map(|_| {
+            let (x, y) = (Qp::new(a, &p, IBV_QPT_XRC_SEND), Qp::target(b, &q, &xrcd));
+            join(a, &x, b, &y);
+            (x, y)
+        })
+        .collect();
+    for id in 0..4 {
+        assert_eq!(srq.recv(id, &mut [buf.sge(0, 8)]), 0);
+    }
+    for n in 0..4 {
+        let (x, _) = &pairs[n % 2];
+        assert_eq!(
+            x.send(&mut to_srq(wr(IBV_WR_SEND, 1, &mut []), srq.num())),
+            0
+        );
+        ok(wait(p.scq));
+    }
+    let numbers: Vec<u32> = pairs.iter().map(|(_, y)| y.num()).collect();
+    drop(pairs);
+    for n in 0..4 {
+        let got = ok(wait(q.rcq));
+        assert_eq!((got.wr_id, got.qp_num), (n, numbers[n as usize % 2]));
+    }
+    for id in 0..8 {
+        assert_eq!(srq.recv(id, &mut []), 0, "all slots are free again");
+    }
+    assert_eq!(srq.recv(8, &mut []), ENOMEM);
+}
+
+/// Options with short timeouts, for links that lose packets.
+fn quick() -> Options {
+    Options {
+        timeout: 10,
+        ..Options::default()
+    }
+}
+
+#[test]
+fn one_target_two_receive_queues() {
+    on_both_links(one_target);
+}
+
 #[test]
 fn two_targets_one_receive_queue() {
-    on_both_links(|a, b| {
-        let opt = Options::default();
-        let (p, q) = (End::bare(a, opt), End::bare(b, opt));
-        let xrcd = Xrcd::private(b);
-        let srq = Srq::xrc(b, &q, &xrcd, 8);
-        let buf = Buf::new(&q, 64);
-        let pairs: Vec<_> = (0..2)
-            .map(|_| {
-                let (x, y) = (Qp::new(a, &p, IBV_QPT_XRC_SEND), Qp::target(b, &q, &xrcd));
-                join(a, &x, b, &y);
-                (x, y)
-            })
-            .collect();
-        for id in 0..4 {
-            assert_eq!(srq.recv(id, &mut [buf.sge(0, 8)]), 0);
-        }
-        for n in 0..4 {
-            let (x, _) = &pairs[n % 2];
-            assert_eq!(
-                x.send(&mut to_srq(wr(IBV_WR_SEND, 1, &mut []), srq.num())),
-                0
-            );
-            ok(wait(p.scq));
-        }
-        let numbers: Vec<u32> = pairs.iter().map(|(_, y)| y.num()).collect();
-        drop(pairs);
-        for n in 0..4 {
-            let got = ok(wait(q.rcq));
-            assert_eq!((got.wr_id, got.qp_num), (n, numbers[n as usize % 2]));
-        }
-        for id in 0..8 {
-            assert_eq!(srq.recv(id, &mut []), 0, "all slots are free again");
-        }
-        assert_eq!(srq.recv(8, &mut []), ENOMEM);
-    });
+    on_both_links(two_targets);
+}
+
+#[test]
+fn over_a_lossy_link() {
+    let mut dropped = 0;
+    for seed in 1..=4 {
+        let faults = format!("loss=5%,duplicate=3%,reorder=5%,seed={seed}");
+        let (a, b) = (Device::with_faults(&faults), Device::with_faults(&faults));
+        one_target(&a, &b);
+        two_targets(&a, &b);
+        dropped += a.counters().faults.expect("faults").dropped;
+    }
+    assert!(dropped > 0, "a link without losses");
 }
 
 /// Contexts that open one domain share its target: each modifies, queries and hears of it, and it ends
