@@ -33,9 +33,9 @@ cp "$here/jobs/$name" "$folder/run"
 cp "$here/lib.sh" "$folder/"
 
 # The guest's C library must be as new as this machine's: programs are built here.
-(cd "$root" && cargo build --quiet --release --locked --bin qp --bin state-table --bin interop)
+(cd "$root" && cargo build --quiet --release --locked --bin qp --bin state-table --bin interop --bin conformance)
 mkdir "$folder/bin"
-cp "$CARGO_TARGET_DIR"/release/{qp,state-table,interop} "$folder/bin/"
+cp "$CARGO_TARGET_DIR"/release/{qp,state-table,interop,conformance} "$folder/bin/"
 if [[ $name == rc-tests ]]; then
     # The test programs of the safe layer, which say themselves where their verbs come from.
     (cd "$root" && cargo test --quiet --locked -p rdma-qp --tests --no-run --message-format=json) |

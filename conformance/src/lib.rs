@@ -3,7 +3,8 @@
 //! - [`device`]: a device, safe to call.
 //! - [`states`]: every move of a Queue Pair with every attribute mask one bit away from an allowed one, compared with
 //!   [`rdma_core_sys::rules`] (program `state-table`).
-//! - [`interop`]: every operation of RC between two devices, each as requester and as responder (program `interop`).
+//! - [`interop`]: every operation of RC, UC and UD between two devices, each as requester and as responder (program
+//!   `interop`), and XRC between two nodes (program `xrc`).
 //! - [`Tally`]: the line that ends the output of both.
 #![deny(unsafe_code)]
 
