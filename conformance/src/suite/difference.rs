@@ -24,10 +24,10 @@ impl Difference {
     /// Which of its patterns names this check, on a device of this name.
     #[must_use]
     pub fn covers(&self, device: &str, check: &str) -> Option<usize> {
-        let covers = |pattern: &&str| matches(pattern, check);
-        device
-            .starts_with(self.driver)
-            .then(|| self.checks.iter().position(|p| covers(&p)))?
+        let covers = |pattern: &&'static str| matches(pattern, check);
+        (device.starts_with(self.driver))
+            .then(|| self.checks.iter().position(covers))
+            .flatten()
     }
 }
 

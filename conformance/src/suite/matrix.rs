@@ -200,7 +200,8 @@ pub fn cells(quick: bool) -> Vec<Cell> {
                 let wanted = match length {
                     Length::Word => is_atomic(opcode),
                     Length::Zero => true,
-                    _ => !is_local(opcode) && !(quick && slow),
+                    _ if is_local(opcode) => false,
+                    _ => !(quick && slow),
                 };
                 if !wanted {
                     continue;

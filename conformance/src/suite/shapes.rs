@@ -27,29 +27,18 @@ pub(super) fn checks() -> Vec<Check> {
                 move |arm| around(arm, transport, mtu),
             ));
         }
-        all.push(Check::rule(format!("shapes/{name}/pieces"), move |arm| {
-            pieces(arm, transport)
-        }));
-        all.push(Check::rule(
-            format!("shapes/{name}/more-entries-than-the-queue-takes"),
-            move |arm| too_many_entries(arm, transport),
-        ));
-        let nothings: &[(&str, fn(&Arm, Transport) -> Outcome)] = &[
-            ("no-entry", no_entry),
-            ("an-empty-entry-of-any-key", empty_entry),
-            ("empty-entries-among-others", empty_among_others),
-        ];
-        for &(what, body) in nothings {
-            all.push(Check::rule(
-                format!("shapes/{name}/nothing/{what}"),
-                move |arm| body(arm, transport),
-            ));
-        }
+        let of = |what: &str, body: fn(&Arm, Transport) -> Outcome| {
+            Check::rule(format!("shapes/{name}/{what}"), move |arm| {
+                body(arm, transport)
+            })
+        };
+        all.push(of("pieces", pieces));
+        all.push(of("more-entries-than-the-queue-takes", too_many_entries));
+        all.push(of("nothing/no-entry", no_entry));
+        all.push(of("nothing/an-empty-entry-of-any-key", empty_entry));
+        all.push(of("nothing/empty-entries-among-others", empty_among_others));
         if transport.supports(IBV_WR_RDMA_WRITE) {
-            all.push(Check::rule(
-                format!("shapes/{name}/nothing/needs-no-remote-key"),
-                move |arm| no_remote_key(arm, transport),
-            ));
+            all.push(of("nothing/needs-no-remote-key", no_remote_key));
         }
     }
     all
