@@ -67,7 +67,8 @@ pub fn set_port_up(device: &str, port: u8, up: bool) -> Result<(), CallError> {
 
 /// Changes an entry of the GID table of a port (from 1) of an open device; `None` makes it empty. All
 /// open contexts get `IBV_EVENT_GID_CHANGE`. Queue Pairs and address handles that were given the entry
-/// before keep what it was.
+/// before keep what it was. The node's addresses stay: what goes out by an entry that is none of them is
+/// lost, and counted ([`LinkCounters::tx_no_way`](crate::LinkCounters::tx_no_way)).
 ///
 /// # Errors
 /// `ENODEV` if no device of that name is open, `EINVAL` if it has no such port or entry.
