@@ -333,16 +333,19 @@ impl Qp {
         packet: &Packet,
         payload: &Payload<'_>,
     ) -> Result<(), Refused> {
+        /// How far behind a packet is a repeat. One that is farther behind is of a sender who went on while
+        /// more than half of all PSNs were lost: refusing it would refuse the other half, too.
+        const REPEATS: i32 = 1 << 16;
         let psn = packet.bth.psn;
         let ahead = Psn::distance(self.rq.epsn, psn);
-        if ahead < 0 {
+        if (-REPEATS..0).contains(&ahead) {
             return Err(Refused::DuplicateRequest);
         }
         let begins = info.place.starts();
-        if ahead > 0 || begins {
+        if ahead != 0 || begins {
             self.drop_message(shared);
         }
-        if !begins && (ahead > 0 || self.rq.message.is_none()) {
+        if !begins && (ahead != 0 || self.rq.message.is_none()) {
             return Err(Refused::OutOfSequence);
         }
         self.rq.epsn = psn;

@@ -4,6 +4,7 @@ use rdma_core_sys::rules::Transport;
 use rdma_core_sys::{ibv_qp_attr, ibv_qp_attr_mask, ibv_wc_opcode, ibv_wc_status};
 use rdma_soft::core::{Queue, Refused, Remote, SendOp};
 use rdma_soft::link::Frame;
+use rdma_soft::wire::{Bth, Opcode, Packet, Psn};
 
 use super::net::*;
 use super::pair::*;
@@ -217,6 +218,42 @@ fn a_late_packet_of_a_lost_message_harms_no_later_one() {
     p.deliver([&lost[0], &next[0], &lost[1], &next[1], &lost[2], &next[2]]);
     assert_eq!(p.net.ends(1), [(0, OK)]);
     assert_eq!(p.b.bytes(0, 3000), p.a.bytes(20_000, 3000));
+}
+
+/// A sender that goes on for millions of packets while nothing arrives: when the wire is whole again, its
+/// messages arrive, wherever its PSNs are by then.
+#[test]
+fn however_much_was_lost_the_next_message_arrives() {
+    for lost in [1, 1 << 16, 1 << 22, (1 << 23) + 5, (1 << 24) - (1 << 17)] {
+        let mut p = pair(&Conn {
+            psn: [100, 100],
+            ..Conn::of(Transport::Uc)
+        });
+        for i in 0..3 {
+            p.net.recv(1, p.qb, i, &[]);
+        }
+        for (psn, sent) in [
+            (100, true),
+            (101 + lost, true),
+            (102 + lost, true),
+            (102 + lost, false),
+        ] {
+            let packet = Packet::new(Bth {
+                opcode: Opcode::UC_SEND_ONLY,
+                dest_qp: p.qb,
+                psn: Psn::new(psn & 0xff_ffff),
+                pkey: 0xffff,
+                ..Bth::default()
+            });
+            let before = p.net.receives(1, p.qb).len();
+            let now = p.net.now;
+            let engine = &mut p.net.nodes[1].engine;
+            engine.handle_packet(now, &path(addr(0), addr(1)), &packet, &[]);
+            p.net.drain();
+            let came = p.net.receives(1, p.qb).len() - before;
+            assert_eq!(came, usize::from(sent), "{lost} lost, PSN {psn:#x}");
+        }
+    }
 }
 
 #[test]
