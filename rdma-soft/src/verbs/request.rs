@@ -291,9 +291,14 @@ fn check(soft: &QpObject, op: &SendOp, data: &Data, xrc_srq: u32) -> Result<(), 
         let what = opcode(op).name().unwrap_or_default();
         return Err(CallError::invalid(format!("{transport} has no {what}")));
     }
-    match op {
-        SendOp::Datagram { ah, qp_num, .. } => check_datagram(soft, ah, *qp_num)?,
-        _ if transport == Transport::Ud => {
+    match (op, transport) {
+        (SendOp::Datagram { ah, qp_num, .. }, Transport::Ud) => check_datagram(soft, ah, *qp_num)?,
+        (SendOp::Datagram { .. }, _) => {
+            return Err(CallError::invalid(format!(
+                "{transport} is connected: ibv_wr_set_ud_addr is for UD"
+            )));
+        }
+        (_, Transport::Ud) => {
             return Err(CallError::invalid(
                 "a UD request names where it goes: ibv_wr_set_ud_addr is missing",
             ));

@@ -285,6 +285,31 @@ fn datagrams_that_make_no_sense() {
     ok(x.end.sent());
 }
 
+/// What a connected QP sends goes to its peer: it takes no address handle.
+#[test]
+fn connected_queue_pairs_take_no_address_handle() {
+    let a = Device::plain();
+    let end = End::bare(&a, Options::default());
+    let mut attr = end.init_attr_ex(IBV_QPT_RC);
+    attr.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.bits();
+    attr.send_ops_flags = IBV_QP_EX_WITH_SEND.bits();
+    let x = Qp::create(&a, &mut attr, end.opt).expect("an extended QP");
+    let y = Qp::new(&a, &end, IBV_QPT_RC);
+    join(&a, &x, &a, &y);
+    let ah = Ah::new(&end, a.gid());
+    // SAFETY: the QP is live and extended, the address handle is live.
+    let result = unsafe {
+        let ex = verbs().qp_to_qp_ex(x.qp);
+        ops::ibv_wr_start(ex);
+        ops::ibv_wr_send(ex);
+        ops::ibv_wr_set_ud_addr(ex, ah.ah, y.num(), QKEY);
+        ops::ibv_wr_complete(ex)
+    };
+    assert_eq!(result, EINVAL);
+    says(&["RC", "ibv_wr_set_ud_addr"]);
+    nothing(end.scq, Duration::from_millis(1));
+}
+
 /// A group's message reaches members on both nodes, each once; who leaves gets no more, and a closed
 /// device has left.
 #[test]
