@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rdma_core_sys::*;
@@ -494,4 +495,37 @@ fn opening_what_is_no_target() {
     assert_eq!(refused(&|o| o.comp_mask |= 1 << 9), EINVAL);
     assert_eq!(refused(&|o| o.xrcd = std::ptr::null_mut()), EINVAL);
     assert_eq!(refused(&|o| o.qp_type = IBV_QPT_XRC_SEND), EINVAL);
+}
+
+/// Four contexts open and close one domain, make targets in it and open each other's, all at once:
+/// nobody is refused what is there, and nothing is left.
+#[test]
+fn a_domain_under_many_threads() {
+    let a = Device::plain();
+    let name = Named::new("threads");
+    let (device, fd) = (a.name.as_str(), name.fd());
+    let latest = AtomicU32::new(0);
+    std::thread::scope(|s| {
+        for _ in 0..4 {
+            s.spawn(|| {
+                let device = Device::open(device);
+                let end = End::bare(&device, Options::default());
+                for _ in 0..150 {
+                    let xrcd = Xrcd::open(&device, fd, libc::O_CREAT).expect("the domain");
+                    let target = Qp::target(&device, &end, &xrcd);
+                    let other = latest.swap(target.num(), Ordering::AcqRel);
+                    // It may be gone already; if not, it stays as long as this handle.
+                    if let Ok(opened) = xrcd.open_qp(&device, other, end.opt) {
+                        opened.step(IBV_QPS_INIT, Peer::nobody(&device));
+                        assert_eq!(opened.state(), IBV_QPS_INIT);
+                        assert_eq!(opened.to(IBV_QPS_RESET), 0);
+                    }
+                    let mine = xrcd.open_qp(&device, target.num(), end.opt);
+                    drop(target);
+                    assert!(mine.expect("my target").num() <= 0xff_ffff);
+                }
+            });
+        }
+    });
+    assert_eq!(Xrcd::open(&a, fd, 0).err(), Some(EAGAIN), "nothing is left");
 }
