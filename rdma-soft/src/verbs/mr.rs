@@ -250,6 +250,7 @@ pub(super) unsafe extern "C" fn rereg_mr(
         }
         if flags.contains(IBV_REREG_MR_CHANGE_PD) {
             (*mr).pd = pd;
+            object::moved(mr, pd);
         }
     }
     0

@@ -1,5 +1,7 @@
 //! C objects of this device: the ABI's struct first, our part behind it.
 
+use std::ptr::null_mut;
+
 use rdma_core_sys::{
     ibv_ah, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_mr, ibv_mw, ibv_pd, ibv_qp,
     ibv_qp_ex, ibv_srq, ibv_td, ibv_xrcd,
@@ -12,7 +14,7 @@ use super::context::Context;
 use super::cq::CqObject;
 use super::mr::MrObject;
 use super::mw::MwObject;
-use super::pd::PdObject;
+use super::pd::{Member, PdObject};
 use super::qp::QpObject;
 use super::srq::SrqObject;
 use super::td::TdObject;
@@ -66,10 +68,14 @@ pub(super) trait Abi: Sized {
     /// # Safety
     /// `this` points to a live object.
     unsafe fn context(this: *mut Self) -> *mut ibv_context;
+    /// The protection domain that it is made in; null for none.
+    fn pd(_block: &Self::Block) -> *mut ibv_pd {
+        null_mut()
+    }
 }
 
 macro_rules! abi {
-    ($($abi:ty: $block:ty, $soft:ty;)*) => { $(
+    ($($abi:ty: $block:ty, $soft:ty $(, in $($pd:ident).+)?;)*) => { $(
         impl Abi for $abi {
             type Block = $block;
             type Soft = $soft;
@@ -80,19 +86,23 @@ macro_rules! abi {
                 // was set when it was created.
                 unsafe { (*this).context }
             }
+
+            $(fn pd(block: &$block) -> *mut ibv_pd {
+                block.$($pd).+
+            })?
         }
     )* };
 }
 
 abi! {
     ibv_pd: ibv_pd, PdObject;
-    ibv_mr: ibv_mr, MrObject;
+    ibv_mr: ibv_mr, MrObject, in pd;
     ibv_comp_channel: ibv_comp_channel, Channel;
     ibv_cq: ibv_cq_ex, CqObject;
-    ibv_qp: ibv_qp_ex, QpObject;
-    ibv_srq: ibv_srq, SrqObject;
-    ibv_ah: ibv_ah, AhObject;
-    ibv_mw: ibv_mw, MwObject;
+    ibv_qp: ibv_qp_ex, QpObject, in qp_base.pd;
+    ibv_srq: ibv_srq, SrqObject, in pd;
+    ibv_ah: ibv_ah, AhObject, in pd;
+    ibv_mw: ibv_mw, MwObject, in pd;
     ibv_xrcd: ibv_xrcd, XrcdObject;
     ibv_td: ibv_td, TdObject;
 }
@@ -102,11 +112,34 @@ abi! {
 struct Object<A: Abi> {
     block: A::Block,
     soft: A::Soft,
+    /// Counts it as made in a parent domain.
+    member: Option<Member>,
 }
 
-/// Allocates an object.
+/// Allocates an object. Its protection domain, if it has one, is live: the caller has used it.
 pub(super) fn create<A: Abi>(block: A::Block, soft: A::Soft) -> *mut A {
-    Box::into_raw(Box::new(Object::<A> { block, soft })).cast()
+    let member = member_of(A::pd(&block));
+    Box::into_raw(Box::new(Object::<A> {
+        block,
+        soft,
+        member,
+    }))
+    .cast()
+}
+
+/// Counts one object more as made in `pd`, if that is a parent domain.
+fn member_of(pd: *mut ibv_pd) -> Option<Member> {
+    // SAFETY: null, or a PD that the creating call was passed and found live.
+    unsafe { self::soft(pd) }.ok().and_then(PdObject::member)
+}
+
+/// Follows an object that was moved to another protection domain.
+///
+/// # Safety
+/// `this` came from [`create`] and is live, `pd` is a live PD, and no other call works on `this`.
+pub(super) unsafe fn moved<A: Abi>(this: *mut A, pd: *mut ibv_pd) {
+    // SAFETY: made by `create` by the caller's promise; nobody else uses the field meanwhile.
+    unsafe { (*this.cast::<Object<A>>()).member = member_of(pd) };
 }
 
 /// Our part of an object.

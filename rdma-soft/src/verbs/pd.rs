@@ -1,6 +1,7 @@
 //! Protection domains.
 
 use std::ffi::c_int;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rdma_core_sys::{ibv_context, ibv_pd};
@@ -17,16 +18,34 @@ pub(super) struct PdObject {
     pub(super) parent: Option<Parent>,
     /// Parent domains that stand for this one.
     pub(super) parents: AtomicUsize,
+    /// Objects that were made in this parent domain.
+    members: Arc<AtomicUsize>,
+}
+
+/// An object that was made in a parent domain, which stays as long as it does.
+pub(super) struct Member(Arc<AtomicUsize>);
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl PdObject {
     pub(super) fn new(id: PdId, parent: Option<Parent>) -> PdObject {
-        let parents = AtomicUsize::new(0);
         PdObject {
             id,
             parent,
-            parents,
+            parents: AtomicUsize::new(0),
+            members: Arc::default(),
         }
+    }
+
+    /// One object more that is made in this parent domain; the engine counts those of others.
+    pub(super) fn member(&self) -> Option<Member> {
+        self.parent.as_ref()?;
+        self.members.fetch_add(1, Ordering::AcqRel);
+        Some(Member(Arc::clone(&self.members)))
     }
 }
 
@@ -49,6 +68,12 @@ pub(super) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
         // SAFETY: a PD that the application got from a verbs provider and has not freed.
         let (context, soft) = unsafe { (object::context(pd)?, object::soft(pd)?) };
         if let Some(parent) = &soft.parent {
+            let members = soft.members.load(Ordering::Acquire);
+            if members > 0 {
+                return Err(CallError::busy(format!(
+                    "{members} objects were made in the parent domain: destroy them first"
+                )));
+            }
             // SAFETY: the parent domain is freed below.
             unsafe { td::release(parent) };
             return Ok(());

@@ -2,7 +2,7 @@
 //!
 //! A thread domain promises that one thread at a time uses what is made with it. This device keeps its
 //! locks all the same. A parent domain is a protection domain with such promises: what is made in it
-//! belongs to the domain that it stands for, which cannot be freed before.
+//! belongs to the domain that it stands for, and neither can be freed before.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -449,9 +449,19 @@ fn parent_domains() {
         assert!(ops::ibv_create_cq_ex(a.ctx, &mut cq_attr).is_null());
         says(&["no parent domain"]);
 
+        let mut memory = [0u8; 64];
+        let mr = verbs().reg_mr(parent, memory.as_mut_ptr().cast(), 64, 0);
+        assert!(!mr.is_null());
+        assert_eq!(verbs().dealloc_pd(parent), EBUSY);
+        says(&["2 objects"]);
         assert_eq!(verbs().destroy_qp(x.qp), 0);
         x.qp = std::ptr::null_mut();
+        // The region leaves the parent domain for the domain itself.
+        let flags = IBV_REREG_MR_CHANGE_PD.bits() as c_int;
+        let moved = verbs().rereg_mr(mr, flags, x.pd, std::ptr::null_mut(), 0, 0);
+        assert_eq!(moved, 0, "{}", why());
         assert_eq!(verbs().dealloc_pd(parent), 0);
         assert_eq!(ops::ibv_dealloc_td(td), 0);
+        assert_eq!(verbs().dereg_mr(mr), 0);
     }
 }
