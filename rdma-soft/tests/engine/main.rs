@@ -4,6 +4,7 @@ mod answers;
 mod datagram;
 mod hostile;
 mod invalidation;
+mod kills;
 mod memory;
 mod messages;
 mod multicast;
