@@ -93,6 +93,9 @@ pub fn run(arm: &Arm, checks: &[Check], differences: &'static [Difference], repo
                 _ => Verdict::Failed(text),
             },
         };
+        if let Verdict::Failed(text) = &verdict {
+            eprintln!("{}: {}: {text}", arm.name, check.name);
+        }
         report.results.push(Result {
             arm: arm.name.clone(),
             check: check.name.clone(),

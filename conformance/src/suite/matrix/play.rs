@@ -1,6 +1,7 @@
 //! Plays one request of the table.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use libc::EINVAL;
 use rdma_core_sys::rules::Transport;
@@ -9,11 +10,15 @@ use rdma_core_sys::*;
 use super::{Cell, Legality, is_atomic};
 use crate::bytes::{pattern, same, word};
 use crate::device::{Bind, Send, Window};
-use crate::suite::{Arm, Done, GRHS, Outcome, Pair, SOURCE, Setting, TARGET, Trouble, expect};
+use crate::suite::{
+    Arm, Done, GRHS, Outcome, Pair, SOURCE, Setting, TARGET, Trouble, expect, within,
+};
 
 /// What lies around a target must stay as it is.
 const GUARD: usize = 64;
 const UNTOUCHED: u8 = 0xee;
+/// The completion of a request that the device refuses after the post comes at once.
+const SOON: Duration = Duration::from_secs(2);
 /// What an atomic finds.
 const WORD: u64 = 0x0123_4567_89ab_cdef;
 const SWAP: u64 = 0xfeed_face_cafe_beef;
@@ -377,7 +382,9 @@ impl Play<'_> {
             Ok(()) if self.arm.strict => return Err(format!("accepted, although {why}").into()),
             Ok(()) => {
                 self.arm.forget();
-                let wc = self.pair.sent()?;
+                let Some(wc) = within(&self.pair.a.sends, SOON)? else {
+                    return Err(format!("accepted without a completion, although {why}").into());
+                };
                 return match wc.status {
                     IBV_WC_LOC_QP_OP_ERR | IBV_WC_LOC_LEN_ERR => Ok(Done::Refused),
                     status => Err(format!("accepted with {status:?}, although {why}").into()),
