@@ -10,7 +10,7 @@ use rdma_core_sys::rules::{self, Bits, Kind, Limits, STATES, Transport};
 use rdma_core_sys::*;
 
 use crate::Tally;
-use crate::device::{Cq, Device, Failed, Pd, Qp, QpInit};
+use crate::device::{Ah, Cq, Device, Failed, Pd, Qp, QpInit, Send, To, Xrcd};
 pub use exceptions::{EXCEPTIONS, Exception};
 
 pub use libc::{EINVAL, EOPNOTSUPP, EPERM};
@@ -229,7 +229,18 @@ impl Bench {
             max_recv_sge: 1,
             max_inline_data: 0,
         };
-        Qp::new(&QpInit::new(&self.pd, [&self.cq, &self.cq], qp_type, cap))
+        let mut init = QpInit::new(&self.pd, [&self.cq, &self.cq], qp_type, cap);
+        // Each end of XRC has one half only, and a target receives into SRQs.
+        if matches!(transport, Transport::XrcIni | Transport::XrcTgt) {
+            init.recv_cq = None;
+            (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
+        }
+        if transport == Transport::XrcTgt {
+            init.xrcd = Some(Xrcd::new(&self.device)?);
+            init.send_cq = None;
+            init.cap = ibv_qp_cap::zeroed();
+        }
+        Qp::new(&init)
     }
 
     /// Attributes that are all fine.
@@ -289,7 +300,10 @@ impl Bench {
             IBV_QPS_RTS => &[IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS],
             IBV_QPS_SQD => &[IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD],
             IBV_QPS_ERR => &[IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_ERR],
-            // Only the device itself moves a QP to SQE.
+            // Only the device itself moves a QP there: a UC or UD one whose request failed before it was sent.
+            IBV_QPS_SQE if matches!(transport, Transport::Uc | Transport::Ud) => {
+                &[IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS]
+            }
             _ => return Ok(None),
         };
         let qp = self.qp(transport)?;
@@ -297,6 +311,9 @@ impl Bench {
         for &to in path {
             self.step(&qp, transport, from, to)?;
             from = to;
+        }
+        if state == IBV_QPS_SQE && !self.fail_a_send(&qp)? {
+            return Ok(None);
         }
         // A device may take a moment to find an empty queue drained.
         let patience = Instant::now() + Duration::from_secs(5);
@@ -314,6 +331,33 @@ impl Bench {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Posts a request that names memory without a key, and waits for its end. Says whether the QP is in SQE.
+    fn fail_a_send(&self, qp: &Qp) -> Result<bool, Failed> {
+        let nowhere = ibv_sge {
+            addr: 0x1000,
+            length: 1,
+            lkey: 0,
+        };
+        let to = To {
+            ah: Ah::new(
+                &self.pd,
+                &self.attributes(qp, IBV_QPS_RTS, IBV_QPS_RTS).ah_attr,
+            )?,
+            qp_num: qp.number(),
+            qkey: 0,
+        };
+        qp.post_send(&Send {
+            sges: vec![nowhere],
+            to: Some(to),
+            ..Send::default()
+        })?;
+        let patience = Instant::now() + Duration::from_secs(5);
+        while self.cq.poll()?.is_none() && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(qp.query()?.qp_state == IBV_QPS_SQE)
     }
 
     /// The errno that the rules say, and who else refuses the values.

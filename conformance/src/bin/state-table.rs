@@ -54,7 +54,14 @@ fn run(options: &Options) -> Result<Tally, String> {
         "transport  tried  agree  exceptions  unexplained  on {}",
         device.name()
     );
-    for transport in [Transport::Rc, Transport::Uc, Transport::Ud] {
+    let transports = [
+        Transport::Rc,
+        Transport::Uc,
+        Transport::Ud,
+        Transport::XrcIni,
+        Transport::XrcTgt,
+    ];
+    for transport in transports {
         match bench.qp(transport) {
             Ok(_) => {}
             Err(error) if error.errno == EOPNOTSUPP => {
