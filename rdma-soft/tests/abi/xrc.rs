@@ -262,7 +262,7 @@ fn shared_receive_queues_that_make_no_sense() {
 
 /// Every operation of an initiator, through one target, into two SRQs; data checked.
 fn one_target(a: &Device, b: &Device) {
-    let opt = quick();
+    let opt = Options::default();
     let (p, q) = (End::bare(a, opt), End::bare(b, opt));
     let xrcd = Xrcd::private(b);
     let srqs = [Srq::xrc(b, &q, &xrcd, 8), Srq::xrc(b, &q, &xrcd, 8)];
@@ -321,7 +321,7 @@ fn one_target(a: &Device, b: &Device) {
 
 /// Two targets, of two initiators, into one SRQ; and a completion outlives its target.
 fn two_targets(a: &Device, b: &Device) {
-    let opt = quick();
+    let opt = Options::default();
     let (p, q) = (End::bare(a, opt), End::bare(b, opt));
     let xrcd = Xrcd::private(b);
     let srq = Srq::xrc(b, &q, &xrcd, 8);
@@ -354,14 +354,6 @@ fn two_targets(a: &Device, b: &Device) {
         assert_eq!(srq.recv(id, &mut []), 0, "all slots are free again");
     }
     assert_eq!(srq.recv(8, &mut []), ENOMEM);
-}
-
-/// Options with short timeouts, for links that lose packets.
-fn quick() -> Options {
-    Options {
-        timeout: 10,
-        ..Options::default()
-    }
 }
 
 #[test]
