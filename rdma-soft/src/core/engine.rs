@@ -173,11 +173,16 @@ impl Engine {
         }
     }
 
-    /// Posts a receive request.
-    pub fn post_recv(&mut self, qp_num: u32, wqe: RecvWqe) {
-        if let Some(qp) = self.qps.get_mut(&qp_num) {
-            qp.post_recv(&mut self.shared, wqe);
-            self.settle(qp_num);
+    /// Posts all receive requests in `wqes`, oldest first, and leaves it empty. Where none wait yet, the
+    /// Queue Pair takes the whole queue, and `wqes` is its former one: nothing is copied, and no room is
+    /// held twice.
+    pub fn post_recvs(&mut self, qp_num: u32, wqes: &mut VecDeque<RecvWqe>) {
+        match self.qps.get_mut(&qp_num) {
+            Some(qp) => {
+                qp.post_recvs(&mut self.shared, wqes);
+                self.settle(qp_num);
+            }
+            None => wqes.clear(),
         }
     }
 

@@ -140,18 +140,20 @@ impl Responder {
         true
     }
 
-    /// Takes out all receives of the own queue, oldest first, and drops all answers but a NAK that says
-    /// why.
+    /// Takes out all receives of the own queue, oldest first, and drops all answers; unless the last one is
+    /// the refusal that ends the connection: the requests before that were executed, and the peer is to
+    /// learn which one was not.
     pub fn flush(&mut self) -> VecDeque<RecvWqe> {
-        self.responses.retain(|r| {
-            matches!(
-                r,
-                Response::Ack {
-                    syndrome: Syndrome::Nak(_),
-                    ..
-                }
-            )
-        });
+        let refused = match self.responses.back() {
+            Some(Response::Ack {
+                syndrome: Syndrome::Nak(code),
+                ..
+            }) => *code != NakCode::PsnSequenceError,
+            _ => false,
+        };
+        if !refused {
+            self.responses.clear();
+        }
         std::mem::take(&mut self.queue)
     }
 
@@ -220,13 +222,17 @@ impl Responder {
 }
 
 impl Qp {
-    /// Takes a receive.
-    pub fn post_recv(&mut self, shared: &mut Shared, wqe: RecvWqe) {
+    /// Takes receives.
+    pub fn post_recvs(&mut self, shared: &mut Shared, wqes: &mut VecDeque<RecvWqe>) {
         if self.state == ibv_qp_state::IBV_QPS_ERR {
             let flushed = RecvEnd::error(ibv_wc_status::IBV_WC_WR_FLUSH_ERR);
-            self.complete_recv(shared, &Taken { wqe, srq: None }, flushed);
+            for wqe in wqes.drain(..) {
+                self.complete_recv(shared, &Taken { wqe, srq: None }, flushed);
+            }
+        } else if self.rq.queue.is_empty() {
+            std::mem::swap(&mut self.rq.queue, wqes);
         } else {
-            self.rq.queue.push_back(wqe);
+            self.rq.queue.append(wqes);
         }
     }
 
@@ -561,8 +567,15 @@ impl Qp {
                 }
                 _ => true,
             });
-        } else if self.receives() {
-            self.refuse_for_good(shared, psn, NakCode::RemoteAccessError);
+        } else {
+            // What was to follow is not due any more: not even the refusal of a later request.
+            self.rq.responses.clear();
+            let code = NakCode::RemoteAccessError;
+            if self.receives() {
+                self.refuse_for_good(shared, psn, code);
+            } else if self.state == ibv_qp_state::IBV_QPS_ERR {
+                self.rq.answer(psn, Syndrome::Nak(code));
+            }
         }
     }
 }

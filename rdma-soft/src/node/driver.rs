@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::Snapshot;
 use super::event::Notice;
-use super::objects::{Objects, take_posts_of};
+use super::objects::Objects;
 use super::qp::Qp;
 use crate::core::config::{Config, PortConfig};
 use crate::core::time::Instant;
@@ -244,7 +244,7 @@ impl Driver {
 
     /// Gives new requests of `qp` to the engine.
     pub(super) fn take_posts_of(&mut self, qp: &Qp) {
-        take_posts_of(qp, &mut self.engine);
+        qp.give(&mut self.engine);
     }
 
     /// Hands the engine's events to their objects.

@@ -59,7 +59,7 @@ impl Objects {
         self.posts.take(&mut taken);
         for poster in taken.drain(..) {
             match poster {
-                Poster::Qp(qp) if !qp.is_dead() => take_posts_of(&qp, engine),
+                Poster::Qp(qp) if !qp.is_dead() => qp.give(engine),
                 Poster::Srq(srq) if !srq.is_dead() => {
                     srq.drain(|wqe| engine.post_srq_recv(srq.id, wqe));
                 }
@@ -166,13 +166,4 @@ impl Objects {
         }
         Ok(())
     }
-}
-
-/// Gives new requests of `qp` to the engine.
-pub(super) fn take_posts_of(qp: &Qp, engine: &mut Engine) {
-    let engine = std::cell::RefCell::new(engine);
-    qp.drain(
-        |wqe| engine.borrow_mut().post_recv(qp.num, wqe),
-        |wqe| engine.borrow_mut().post_send(qp.num, wqe),
-    );
 }

@@ -11,7 +11,7 @@ use super::event::{AsyncEvent, Subject};
 use super::lock;
 use super::notify::{Acks, EventQueue};
 use super::queue::{Posting, WorkQueue};
-use crate::core::{QpInit, Queue, RecvWqe, SendWqe};
+use crate::core::{Engine, QpInit, Queue, RecvWqe, SendWqe};
 
 /// A Queue Pair.
 #[derive(Debug)]
@@ -95,12 +95,14 @@ impl Qp {
 
     /// Gives the staged requests to the engine, receives first. Only whoever holds the engine
     /// calls this, so the order stays that of posting.
-    pub(super) fn drain(&self, mut recv: impl FnMut(RecvWqe), mut send: impl FnMut(SendWqe)) {
-        for wqe in lock(&self.recv).staged.drain(..) {
-            recv(wqe);
+    pub(super) fn give(&self, engine: &mut Engine) {
+        let mut recvs = lock(&self.recv);
+        if !recvs.staged.is_empty() {
+            engine.post_recvs(self.num, &mut recvs.staged);
         }
+        drop(recvs);
         for wqe in lock(&self.send).staged.drain(..) {
-            send(wqe);
+            engine.post_send(self.num, wqe);
         }
     }
 

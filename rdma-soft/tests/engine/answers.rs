@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rdma_core_sys::{ibv_qp_state, ibv_wc_status};
-use rdma_soft::core::SendOp;
+use rdma_soft::core::{Remote, SendOp};
 
 use super::net::*;
 use super::pair::*;
@@ -17,16 +17,8 @@ fn two_queue_pairs_of_one_node_talk_without_a_wire() {
     let bytes: Vec<u8> = (0..20_000u32).map(|i| ((i * 13) >> 2) as u8).collect();
     m.region.write(0, &bytes).unwrap();
     let node = &mut net.nodes[0];
-    let mut list = rdma_soft::core::SgeList::new();
-    assert!(list.push(m.sge(50_000, 300)));
-    node.engine.post_recv(
-        qb,
-        rdma_soft::core::RecvWqe {
-            wr_id: 7,
-            seq: 0,
-            sges: list,
-        },
-    );
+    let receive = recv_wqe(7, &[m.sge(50_000, 300)]);
+    node.engine.post_recvs(qb, &mut [receive].into());
     let posts = [
         wqe(
             1,
@@ -211,4 +203,121 @@ fn a_read_asked_again_from_a_hole_goes_on_from_there() {
         (7, last),
     ];
     assert_eq!(psns(node, 99), want);
+}
+
+/// What was executed before the request that is refused is answered before it is refused, however many requests
+/// came at once: the peer learns which of its requests failed.
+#[test]
+fn a_refusal_waits_for_the_answers_before_it() {
+    let access = ibv_wc_status::IBV_WC_REM_ACCESS_ERR;
+    for window in [8, 64] {
+        let mut p = pair(&Conn::default());
+        p.b.region.write(0, &[7; 5000]).unwrap();
+        p.b.region.write(8192, &41u64.to_ne_bytes()).unwrap();
+        let wrong = Remote {
+            rkey: p.b.lkey,
+            ..p.b.remote(0)
+        };
+        let ops = [
+            (
+                SendOp::Read {
+                    remote: p.b.remote(0),
+                },
+                5000,
+            ),
+            (
+                SendOp::FetchAdd {
+                    remote: p.b.remote(8192),
+                    add: 1,
+                },
+                8,
+            ),
+            (
+                SendOp::Write {
+                    remote: p.b.remote(20_000),
+                    imm: None,
+                },
+                100,
+            ),
+            (
+                SendOp::Write {
+                    remote: wrong,
+                    imm: None,
+                },
+                100,
+            ),
+            (
+                SendOp::Write {
+                    remote: p.b.remote(0),
+                    imm: None,
+                },
+                100,
+            ),
+        ];
+        p.net.by_hand();
+        for (i, (op, len)) in ops.into_iter().enumerate() {
+            let at = 8192 * i as u64;
+            let w = wqe(i as u64, op, &[p.a.sge(at, len)]);
+            p.net.nodes[0].engine.post_send(p.qa, w);
+        }
+        p.net.drain();
+        // All of them are there before the first is answered.
+        let (now, from) = (p.net.now, path(addr(0), addr(1)));
+        for frame in p.net.frames().iter().take(window) {
+            let (packet, payload) = parsed(frame);
+            let engine = &mut p.net.nodes[1].engine;
+            engine.handle_packet(now, &from, &packet, &payload);
+        }
+        p.net.wire.set_faults(Default::default());
+        p.net.settle();
+        let want = [(0, OK), (1, OK), (2, OK), (3, access), (4, FLUSHED)];
+        assert_eq!(p.net.ends(0), want);
+        assert_eq!(p.a.bytes(0, 5000), [7; 5000]);
+        assert_eq!(p.a.word(8192), 41);
+        assert_eq!(p.states(), [ERR; 2]);
+        assert_eq!(p.net.nodes[0].engine.counters().timeouts, 0);
+    }
+}
+
+/// The memory of a READ that waits for its turn to be answered goes, and a request behind it was refused: the
+/// READ is what failed first.
+#[test]
+fn a_read_before_a_refusal_whose_region_goes_ends_the_answers() {
+    let mut p = pair(&Conn {
+        timeout: 1,
+        retry_cnt: 1,
+        ..Conn::default()
+    });
+    p.net.by_hand();
+    let wrong = Remote {
+        rkey: p.b.lkey,
+        ..p.b.remote(0)
+    };
+    let read = SendOp::Read {
+        remote: p.b.remote(0),
+    };
+    let write = SendOp::Write {
+        remote: wrong,
+        imm: None,
+    };
+    for (i, op) in [read, write].into_iter().enumerate() {
+        let w = wqe(i as u64, op, &[p.a.sge(0, 5000)]);
+        p.net.nodes[0].engine.post_send(p.qa, w);
+    }
+    p.net.drain();
+    let (now, from) = (p.net.now, path(addr(0), addr(1)));
+    for frame in p.net.frames() {
+        let (packet, payload) = parsed(&frame);
+        let engine = &mut p.net.nodes[1].engine;
+        engine.handle_packet(now, &from, &packet, &payload);
+    }
+    assert_eq!(p.net.state(1, p.qb), ERR);
+    p.net.nodes[1].engine.dereg_mr(p.b.lkey).unwrap();
+    p.net.wire.set_faults(Default::default());
+    p.net.settle();
+    let access = ibv_wc_status::IBV_WC_REM_ACCESS_ERR;
+    assert_eq!(p.net.ends(0), [(0, access), (1, FLUSHED)]);
+    assert_eq!(p.a.bytes(0, 5000), p.a.bytes(0, 5000));
+    let events = &p.net.nodes[1].events;
+    assert_eq!(events.len(), 1, "{events:?}");
 }

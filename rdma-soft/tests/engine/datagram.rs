@@ -455,7 +455,8 @@ fn datagrams_stay_in_the_node_when_both_ends_are_there() {
     let ah = net.ah(0, addr(0));
     let (now, node) = (net.now, &mut net.nodes[0].engine);
     for i in 0..2 {
-        node.post_recv(qb, recv_wqe(i, &[m.sge(200 * i, 200)]));
+        let receive = recv_wqe(i, &[m.sge(200 * i, 200)]);
+        node.post_recvs(qb, &mut [receive].into());
     }
     node.post_send(qa, wqe(5, datagram(ah, qb), &[m.sge(2000, 100)]));
     node.post_send(qa, inline(6, datagram(ah, qb), &[9; 60]));

@@ -275,7 +275,8 @@ impl Net {
     }
 
     pub fn recv(&mut self, a: usize, qa: u32, wr_id: u64, sges: &[Sge]) {
-        self.nodes[a].engine.post_recv(qa, recv_wqe(wr_id, sges));
+        let mut wqes = [recv_wqe(wr_id, sges)].into();
+        self.nodes[a].engine.post_recvs(qa, &mut wqes);
         self.drain();
     }
 

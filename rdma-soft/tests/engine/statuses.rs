@@ -417,7 +417,7 @@ fn a_message_of_two_to_the_31st_bytes() {
         m.region.write(0, &page).unwrap();
         let now = net.now;
         let engine = &mut net.nodes[0].engine;
-        engine.post_recv(qb, recv_wqe(i.into(), &[there]));
+        engine.post_recvs(qb, &mut [recv_wqe(i.into(), &[there])].into());
         engine.post_send(qa, wqe(i.into(), op, &[sge]));
         let mut packets = 0u64;
         while let Some(t) = engine.poll_transmit(now) {
