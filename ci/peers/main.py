@@ -7,7 +7,10 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from table import Table  # noqa: E402
 import ibverbs  # noqa: E402
+import mpi  # noqa: E402
 import perftest  # noqa: E402
+import pyverbs  # noqa: E402
+import ucx  # noqa: E402
 
 
 def quick(table):
@@ -16,7 +19,7 @@ def quick(table):
     perftest.rows(table, quick=True)
 
 
-GROUPS = {"quick": quick, "ibverbs": ibverbs.rows, "perftest": perftest.rows}
+GROUPS = {"quick": quick, "ibverbs": ibverbs.rows, "perftest": perftest.rows, "pyverbs": pyverbs.rows, "ucx": ucx.rows, "mpi": mpi.rows}
 
 
 def main():

@@ -25,7 +25,6 @@ class Table:
     def row(self, program, variant, function, *arguments):
         """Runs a function and prints what came of it: it returns a text, or raises Failed or Skip."""
         try:
-            need(program)
             result, kind = function(*arguments) or "", "passed"
         except Skip as reason:
             result, kind = str(reason), "skipped"
@@ -45,14 +44,10 @@ class Table:
         return 1 if self.failed else 0
 
 
-def need(program):
-    """Skips what is not installed."""
-    if shutil.which(program) is None:
-        raise Skip(f"{program} is not installed")
-
-
 def on_device(command, *options):
-    """The command line that runs a program on the software device."""
+    """The command line that runs a program on the software device; what is not installed is skipped."""
+    if shutil.which(command[0]) is None:
+        raise Skip(f"{command[0]} is not installed")
     return [harness.qp_binary(), "run", *options, "--", *command]
 
 

@@ -72,6 +72,12 @@ pub struct Args {
 /// The library that stands in front of libibverbs.
 const LIBRARY: &str = "librdma_soft_preload.so";
 
+/// What other libraries take from the environment, where nothing else is said there.
+///
+/// UCX 1.13 takes from `wc.sl` of a datagram which IP version it came by, as ConnectX adapters tell it there, and drops what it takes
+/// for wrong. This device has the service level in that field, as verbs have it.
+const FOR_OTHERS: [(&str, &str); 1] = [("UCX_UD_VERBS_ETH_DGID_CHECK", "n")];
+
 /// Runs the command. It returns only if the program cannot be run.
 ///
 /// # Errors
@@ -88,7 +94,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
     };
     let program = Program::find(name)?;
     program.check()?;
-    let error = Command::new(&program.path)
+    let mut command = Command::new(&program.path);
+    for (name, value) in FOR_OTHERS {
+        if std::env::var_os(name).is_none() {
+            command.env(name, value);
+        }
+    }
+    let error = command
         .arg0(name)
         .args(arguments)
         .envs(settings)

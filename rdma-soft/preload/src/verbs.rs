@@ -105,9 +105,13 @@ macro_rules! export {
 
 for_each_verb!(export);
 
-/// Where a command file descriptor belongs: contexts of ours have none, which is -1.
+/// Where a command file descriptor belongs: libibverbs' are of character devices, those of our contexts are not.
 fn of_command_fd(cmd_fd: c_int) -> &'static Verbs {
-    if cmd_fd < 0 {
+    // SAFETY: all-zero is valid for a struct of integers.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: any number may be asked about, and `stat` is writable.
+    let known = unsafe { libc::fstat(cmd_fd, &mut stat) } == 0;
+    if known && stat.st_mode & libc::S_IFMT != libc::S_IFCHR {
         rdma_soft::verbs()
     } else {
         others()
