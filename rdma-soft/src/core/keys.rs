@@ -284,7 +284,9 @@ impl Keys {
         let first = self.windows.get(&(bind.window & WINDOW)).ok_or(Denied)?;
         let type_2 = first.kind == ibv_mw_type::IBV_MW_TYPE_2;
         let own = first.pd == by.pd && bind.rkey & WINDOW == bind.window & WINDOW;
-        let known = A::IBV_ACCESS_REMOTE_WRITE
+        // Programs name local writes, too, which say nothing of a window: adapters take that.
+        let known = A::IBV_ACCESS_LOCAL_WRITE
+            | A::IBV_ACCESS_REMOTE_WRITE
             | A::IBV_ACCESS_REMOTE_READ
             | A::IBV_ACCESS_REMOTE_ATOMIC
             | A::IBV_ACCESS_ZERO_BASED;

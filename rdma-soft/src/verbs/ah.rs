@@ -23,7 +23,9 @@ pub(super) struct AhObject {
 unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, CallError> {
     // SAFETY: the caller's promise.
     let (context, soft) = unsafe { (object::context(pd)?, object::soft(pd)?) };
-    let ah = context.node.create_ah(soft.id, attr)?;
+    let mut attr = *attr;
+    cut_flow_label(&mut attr);
+    let ah = context.node.create_ah(soft.id, &attr)?;
     let mut abi = ibv_ah::zeroed();
     // SAFETY: a live PD, as above.
     abi.context = unsafe { (*pd).context };
@@ -57,6 +59,13 @@ pub(super) unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
     // SAFETY: one of ours; requests hold copies: the application is done with it.
     unsafe { object::free(ah) };
     0
+}
+
+/// Cuts the flow label to the 20 bits of its field, as adapters do: UCX says 0xffffffff for any.
+pub(super) fn cut_flow_label(attr: &mut ibv_ah_attr) {
+    if attr.is_global != 0 {
+        attr.grh.flow_label &= 0xf_ffff;
+    }
 }
 
 /// Where an address handle that a request of `qp` names leads.

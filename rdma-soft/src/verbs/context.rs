@@ -91,7 +91,8 @@ pub(super) fn create(device: &'static Device, node: Arc<Node>) -> Result<*mut ib
     abi.close_xrcd = Some(xrcd::close_xrcd);
     abi.context.device = device.as_abi();
     abi.context.ops = operations();
-    abi.context.cmd_fd = -1;
+    // No commands go to a kernel; programs duplicate the descriptor all the same, to share the device.
+    abi.context.cmd_fd = events.raw_fd();
     abi.context.async_fd = events.raw_fd();
     abi.context.num_comp_vectors = 1;
     abi.context.abi_compat = VERBS_ABI_IS_EXTENDED as *mut _;

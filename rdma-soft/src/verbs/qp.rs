@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::context;
 use super::object::{self, Abi};
 use super::qp_ex::{self, Extended};
-use super::{fail, refuse};
+use super::{ah, fail, refuse};
 use crate::core::{CallError, QpInit};
 use crate::node::{Node, Qp, QpHandle};
 
@@ -167,11 +167,9 @@ unsafe fn create(
             named(ctx, "xrcd", xrcd_field)?,
         )
     };
-    if recv_cq.is_some() && transport == Transport::XrcIni {
-        return Err(CallError::invalid(
-            "XRC_SEND: recv_cq must be null: initiator QPs have no receive queue",
-        ));
-    }
+    // An initiator has no receive queue. Programs name a CQ for it all the same, and the kernel does not
+    // look at it (uverbs_cmd.c, create_qp).
+    let recv_cq = recv_cq.filter(|_| transport != Transport::XrcIni);
     if target && (send_cq.is_some() || recv_cq.is_some()) {
         return Err(CallError::invalid(
             "XRC_RECV: send_cq and recv_cq must be null: receives complete in the CQ of their SRQ",
@@ -356,7 +354,10 @@ pub(super) unsafe extern "C" fn modify_qp(
     let mask = ibv_qp_attr_mask::from_bits_retain(attr_mask as u32);
     // SAFETY: not null, so it is the struct that ibv_modify_qp(3) asks for. Fields whose bit is not in
     // the mask may be uninitialised; they are copied as bytes and not looked at by the engine.
-    let attr = unsafe { attr.read() };
+    let mut attr = unsafe { attr.read() };
+    if mask.contains(ibv_qp_attr_mask::IBV_QP_AV) {
+        ah::cut_flow_label(&mut attr.ah_attr);
+    }
     match soft.node.modify_qp(&soft.qp, &attr, mask) {
         Ok(state) => {
             if mask.contains(ibv_qp_attr_mask::IBV_QP_PORT) {
@@ -381,12 +382,13 @@ pub(super) unsafe extern "C" fn query_qp(
     attr_mask: c_int,
     init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // What rdma-core answers for every device of the kernel (cmd.c, ibv_cmd_query_qp).
-    let standard = (IBV_QP_DEST_QPN.bits() << 1) - 1;
+    // What rdma-core answers for every device of the kernel (cmd.c, ibv_cmd_query_qp). The bits between
+    // IBV_QP_DEST_QPN and this one have no name, and programs that ask for everything set them.
+    let standard = IBV_QP_RATE_LIMIT.bits() - 1;
     if attr_mask as u32 & !standard != 0 {
         return refuse(CallError::new(
             Errno::OPNOTSUPP,
-            format!("attr_mask has bits beyond IBV_QP_DEST_QPN: {attr_mask:#x}"),
+            format!("attr_mask has IBV_QP_RATE_LIMIT or bits beyond it: {attr_mask:#x}"),
         ));
     }
     // SAFETY: a QP that the application got from a verbs provider and has not destroyed.
