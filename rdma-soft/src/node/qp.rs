@@ -115,7 +115,7 @@ impl Qp {
             (open, work): (bool, Work),
         ) {
             let mut queue = lock(queue);
-            queue.open = open;
+            queue.shut = (!open).then_some(state);
             queue.flushes = work == Work::Flushed;
             if state == ibv_qp_state::IBV_QPS_RESET {
                 queue.staged.clear();

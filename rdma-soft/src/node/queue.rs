@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use rdma_core_sys::ibv_qp_state;
 use rustix::io::Errno;
 
 use super::lock;
@@ -20,8 +21,8 @@ pub(crate) struct WorkQueue<W> {
     pub(super) posted: u64,
     /// The position after the last request that completes with an entry in the CQ even on success.
     signaled: u64,
-    /// Requests may be posted.
-    pub(super) open: bool,
+    /// The QP's state, if no requests may be posted in it.
+    pub(super) shut: Option<ibv_qp_state>,
     /// What is posted completes at once, with a flush.
     pub(super) flushes: bool,
     /// Requests that the queue holds.
@@ -29,13 +30,13 @@ pub(crate) struct WorkQueue<W> {
 }
 
 impl<W> WorkQueue<W> {
-    /// A queue that takes nothing yet.
+    /// A queue of a QP in RESET, which takes nothing yet.
     pub(super) fn new(capacity: u32) -> WorkQueue<W> {
         WorkQueue {
             staged: VecDeque::new(),
             posted: 0,
             signaled: 0,
-            open: false,
+            shut: Some(ibv_qp_state::IBV_QPS_RESET),
             flushes: false,
             capacity,
         }
@@ -76,8 +77,8 @@ impl<'a, W> Posting<'a, W> {
     /// `EINVAL` if the QP's state takes no such request, `ENOMEM` if the queue has no room for all: a
     /// slot is free again when a completion of it or of a later request of the queue was polled.
     pub(crate) fn slots(&self, count: usize) -> Result<u64, CallError> {
-        if !self.queue.open {
-            return Err(self.shut());
+        if let Some(state) = self.queue.shut {
+            return Err(self.shut(state));
         }
         let used = self.queue.posted - self.reclaimed.load(Ordering::Acquire);
         if used + count as u64 > u64::from(self.queue.capacity) {
@@ -87,10 +88,10 @@ impl<'a, W> Posting<'a, W> {
     }
 
     #[cold]
-    fn shut(&self) -> CallError {
+    fn shut(&self, state: ibv_qp_state) -> CallError {
+        let name = self.name;
         CallError::invalid(format!(
-            "the {} takes no requests in the state that the QP is in",
-            self.name
+            "the {name} takes no requests while the QP is in {state}"
         ))
     }
 

@@ -42,7 +42,7 @@ impl Srq {
     ) -> Srq {
         let mut queue = WorkQueue::new(max_wr);
         // It takes requests from the beginning to the end.
-        queue.open = true;
+        queue.shut = None;
         Srq {
             id,
             handle: AtomicUsize::new(0),

@@ -85,6 +85,9 @@ fn take_posts() {
             let expected = |taken: bool| if taken { 0 } else { EINVAL };
             let state = pair.x.state();
             assert_eq!(pair.send(1), expected(send), "{kind:?} send in {state}");
+            if !send {
+                says(&["send queue", &state.to_string()]);
+            }
             let got = pair.x.recv(2, &mut []);
             assert_eq!(got, expected(recv && recvs), "{kind:?} recv in {state}");
         };
