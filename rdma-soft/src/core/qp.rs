@@ -362,7 +362,8 @@ impl Qp {
         }
     }
 
-    /// Moves to ERR and flushes both queues. A fatal NAK that is still to be sent stays. Of a shared
+    /// Moves to ERR and flushes both queues. A refusal that is still to be sent stays, and the answers
+    /// before it. Of a shared
     /// receive queue only what this Queue Pair had taken is flushed; then it says that no more will
     /// come (`IBV_EVENT_QP_LAST_WQE_REACHED`, ibv_get_async_event(3)).
     pub fn enter_error(&mut self, shared: &mut Shared) {
