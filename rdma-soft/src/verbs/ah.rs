@@ -6,7 +6,8 @@ use rdma_core_sys::*;
 use rustix::io::Errno;
 
 use super::context::{self, Context};
-use super::qp::{QpObject, named};
+use super::object::named;
+use super::qp::QpObject;
 use super::{fail, minus_one, object, refuse};
 use crate::core::config::{GidEntry, GidKind};
 use crate::core::{Ah, CallError};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rdma_core_sys::*;
 use rustix::io::Errno;
 
-use super::qp::named;
+use super::object::named;
 use super::{fail, object, refuse, sys};
 use crate::core::CallError;
 use crate::mem::Region;

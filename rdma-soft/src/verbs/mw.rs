@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use rdma_core_sys::*;
 
-use super::qp::{QpObject, named};
+use super::object::named;
+use super::qp::QpObject;
 use super::request::{self, Parts};
 use super::{fail, object, refuse};
 use crate::core::{CallError, Data, SendOp, SgeList, WindowBind};

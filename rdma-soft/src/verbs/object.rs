@@ -178,6 +178,31 @@ pub(super) unsafe fn context<'a, A: Abi>(this: *mut A) -> Result<&'a Context, No
     }
 }
 
+/// The object that a field of an argument names; `None` for null.
+///
+/// # Errors
+/// `EINVAL` for an object of another context.
+///
+/// # Safety
+/// `this` is null or a live object of some verbs provider.
+pub(super) unsafe fn named<'a, A: Abi>(
+    ctx: *mut ibv_context,
+    field: &str,
+    this: *mut A,
+) -> Result<Option<&'a A::Soft>, CallError> {
+    if this.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise.
+    let (found, of) = unsafe { (soft(this)?, A::context(this)) };
+    if of != ctx {
+        return Err(CallError::invalid(format!(
+            "{field} belongs to another context: what works together is made in one"
+        )));
+    }
+    Ok(Some(found))
+}
+
 /// Frees an object.
 ///
 /// # Safety

@@ -10,7 +10,7 @@ use rdma_core_sys::*;
 use rustix::io::Errno;
 
 use super::context;
-use super::object::{self, Abi};
+use super::object::{self, named};
 use super::qp_ex::{self, Extended};
 use super::{ah, fail, refuse};
 use crate::core::{CallError, QpInit};
@@ -60,31 +60,6 @@ impl QpObject {
         self.port.store(number, Ordering::Release);
         self.max_message.store(longest, Ordering::Release);
     }
-}
-
-/// The object that a field of an argument names; `None` for null.
-///
-/// # Errors
-/// `EINVAL` for an object of another context.
-///
-/// # Safety
-/// `this` is null or a live object of some verbs provider.
-pub(super) unsafe fn named<'a, A: Abi>(
-    ctx: *mut ibv_context,
-    field: &str,
-    this: *mut A,
-) -> Result<Option<&'a A::Soft>, CallError> {
-    if this.is_null() {
-        return Ok(None);
-    }
-    // SAFETY: the caller's promise.
-    let (soft, of) = unsafe { (object::soft(this)?, A::context(this)) };
-    if of != ctx {
-        return Err(CallError::invalid(format!(
-            "{field} belongs to another context: what works together is made in one"
-        )));
-    }
-    Ok(Some(soft))
 }
 
 /// The field of an argument that the mask says is there; null without it.

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use rdma_core_sys::*;
 use rustix::io::Errno;
 
-use super::qp::named;
+use super::object::named;
 use super::{context, fail, object, refuse};
 use crate::core::{CallError, SrqInit};
 use crate::node::{Node, Srq};
