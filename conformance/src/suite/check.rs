@@ -125,13 +125,14 @@ pub fn expect<T: PartialEq + fmt::Debug>(what: &str, found: T, wanted: T) -> Res
     }
 }
 
-/// Fails a check unless a call was refused with one of these errno values.
+/// Fails a check unless a call was refused with one of these errno values; a call that is not supported skips it.
 ///
 /// # Errors
 /// What it did instead.
 pub fn refused(what: &str, result: Result<(), Failed>, errnos: &[i32]) -> Outcome {
     match result {
         Err(failed) if errnos.contains(&failed.errno) => Ok(Done::Refused),
+        Err(failed) if failed.errno == libc::EOPNOTSUPP => Err(failed.into()),
         Err(failed) => Err(Trouble::Wrong(format!(
             "{what} is refused with errno {} instead of {errnos:?}",
             failed.errno

@@ -18,7 +18,123 @@ pub struct Difference {
 }
 
 /// All of them. One that explains nothing any more fails the run, and is to be taken out.
-pub const DIFFERENCES: &[Difference] = &[];
+pub const DIFFERENCES: &[Difference] = &[
+    Difference {
+        name: "inline-fetches-are-taken",
+        driver: "rxe",
+        checks: &[
+            "matrix/RC/RDMA_READ/Zero*/inline",
+            "matrix/RC/RDMA_READ/One*/inline",
+            "matrix/RC/ATOMIC_CMP_AND_SWP/Word*/inline",
+            "matrix/RC/ATOMIC_FETCH_AND_ADD/Word*/inline",
+        ],
+        says: "although what brings data back cannot be inline",
+        source: "rdma-core providers/rxe/rxe.c:validate_send_wr, init_send_wqe",
+        reason: "only the length of inline data is looked at, and the kernel takes its bytes for scatter/gather entries",
+    },
+    Difference {
+        name: "the-kernel's-flag-for-an-invalidated-key",
+        driver: "rxe",
+        checks: &[
+            "matrix/RC/SEND_WITH_INV/*",
+            "windows/type-2/closed-by-the-peer's-message",
+        ],
+        says: "the key that ended is None",
+        source: "drivers/infiniband/sw/rxe/rxe_resp.c:do_complete",
+        reason: "IB_WC_WITH_INVALIDATE, 1 << 2, goes to the program as it is, where IBV_WC_WITH_INV is 1 << 3",
+    },
+    Difference {
+        name: "no-local-invalidate-on-UC",
+        driver: "rxe",
+        checks: &["matrix/UC/LOCAL_INV/*"],
+        says: "IBV_WC_LOC_QP_OP_ERR",
+        source: "drivers/infiniband/sw/rxe/rxe_opcode.c:rxe_wr_opcode_info",
+        reason: "LOCAL_INV is listed for RC only; the post succeeds and the request ends with an error",
+    },
+    Difference {
+        name: "a-receive-that-does-not-fit-is-malformed",
+        driver: "rxe",
+        checks: &[
+            "statuses/LOC_LEN_ERR*",
+            "statuses/REM_OP_ERR",
+            "memory/receives-need-local-write",
+        ],
+        says: "IBV_WC_LOC_QP_OP_ERR instead of",
+        source: "drivers/infiniband/sw/rxe/rxe_mr.c:copy_data, rxe_resp.c:send_data_in",
+        reason: "every error but ENOSPC is a malformed request, which ends with a QP operation error",
+    },
+    Difference {
+        name: "too-long-is-an-operational-error",
+        driver: "rxe",
+        checks: &["statuses/REM_INV_REQ_ERR"],
+        says: "IBV_WC_REM_OP_ERR instead of",
+        source: "drivers/infiniband/sw/rxe/rxe_mr.c:copy_data, rxe_resp.c:send_data_in",
+        reason: "a packet beyond the receive gives EINVAL there, where only ENOSPC is taken for a wrong length",
+    },
+    Difference {
+        name: "an-unknown-local-key-is-an-operational-error",
+        driver: "rxe",
+        checks: &[
+            "statuses/LOC_PROT_ERR",
+            "statuses/LOC_PROT_ERR/of-another-domain",
+        ],
+        says: "IBV_WC_LOC_QP_OP_ERR instead of",
+        source: "drivers/infiniband/sw/rxe/rxe_mr.c:copy_data, rxe_req.c:rxe_requester",
+        reason: "a key that cannot be looked up gives EINVAL, and only EFAULT becomes a protection error",
+    },
+    Difference {
+        name: "srq-size-is-not-told",
+        driver: "rxe",
+        checks: &["srq/query-gives-what-was-set"],
+        says: "max_wr is",
+        source: "drivers/infiniband/sw/rxe/rxe_srq.c:rxe_srq_from_init, rxe_verbs.c:rxe_query_srq",
+        reason: "the ring is rounded up; a query gives its size, the creation what was asked for",
+    },
+    Difference {
+        name: "no-last-wqe-event",
+        driver: "rxe",
+        checks: &["srq/last-wqe-event-once"],
+        says: "the event is None",
+        source: "drivers/infiniband/sw/rxe/rxe_qp.c (before Linux 6.12)",
+        reason: "the event is not raised",
+    },
+    Difference {
+        name: "end-poll-counts-once-too-often",
+        driver: "rxe",
+        checks: &["cq/extended/readers-give-what-poll-gives"],
+        says: "one more is",
+        source: "rdma-core providers/rxe/rxe.c:cq_next_poll, cq_end_poll",
+        reason: "a next_poll that finds nothing has stepped on already, and end_poll steps on again",
+    },
+    Difference {
+        name: "inline-setters-set-no-flag",
+        driver: "rxe",
+        checks: &["wr/*/inline-data"],
+        says: "IBV_WC_LOC_QP_OP_ERR instead of",
+        source: "rdma-core providers/rxe/rxe.c:wr_set_inline_data, wr_set_inline_data_list",
+        reason: "without IBV_SEND_INLINE in wr_flags the kernel takes the bytes for scatter/gather entries",
+    },
+    Difference {
+        name: "a-list-is-as-long-as-its-first-entry-times-its-count",
+        driver: "rxe",
+        checks: &["wr/RC/messages", "wr/UD/messages"],
+        says: "",
+        source: "rdma-core providers/rxe/rxe.c:wr_set_sge_list",
+        reason: "the sum of the lengths adds up the first entry only",
+    },
+    Difference {
+        name: "no-event-of-a-responder",
+        driver: "rxe",
+        checks: &[
+            "events/communication-established",
+            "events/access-error",
+            "events/invalid-request",
+        ],
+        says: "no IBV_EVENT_",
+        source: "drivers/infiniband/sw/rxe/rxe_resp.c",
+        reason: "the responder raises none but that of an SRQ's limit",
+    },
+];
 
 impl Difference {
     /// Which of its patterns names this check, on a device of this name.

@@ -12,7 +12,7 @@ use crate::bytes::{pattern, same};
 use crate::device::{Ah, Cq, Qp, QpInit, Send, Srq, To, Xrcd};
 
 /// Longest time that anything may take.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 /// After so long a message that did not come is lost, where it may be.
 const LOST: Duration = Duration::from_millis(1500);
 /// The Q_Key of both ends.

@@ -75,8 +75,8 @@ fn pair_in(arm: &Arm, transport: Transport, state: ibv_qp_state) -> Result<Pair,
         }
         IBV_QPS_SQE => {
             a.go(&attr, super::way_to(IBV_QPS_RTS))?;
-            let mut send = pair.request(IBV_WR_SEND, 8);
-            send.sges[0].lkey ^= 0x5a5a_5a00;
+            let mut send = pair.request(IBV_WR_SEND, 0);
+            send.sges = vec![a.side.buffer.sge(super::MEMORY - 4, 8)];
             pair.ends_with(send, IBV_WC_LOC_PROT_ERR)?;
         }
         _ => a.go(&attr, super::way_to(state))?,

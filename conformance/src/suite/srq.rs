@@ -179,7 +179,7 @@ fn query(arm: &Arm) -> Outcome {
 
 fn full(arm: &Arm) -> Outcome {
     let srq = Srq::new(&arm.sides[1].pd, 4, 1)?;
-    for at in 0..srq.given().max_wr {
+    for at in 0..srq.query()?.max_wr {
         srq.post(at.into(), &[])?;
     }
     refused("a receive too many", srq.post(99, &[]), &[ENOMEM])
@@ -194,7 +194,7 @@ fn too_many_entries(arm: &Arm) -> Outcome {
 fn limit_above(arm: &Arm) -> Outcome {
     let srq = Srq::new(&arm.sides[1].pd, 4, 1)?;
     let mut attr = ibv_srq_attr::zeroed();
-    attr.srq_limit = srq.given().max_wr + 1;
+    attr.srq_limit = srq.query()?.max_wr + 1;
     refused(
         "a limit above max_wr",
         srq.modify(&attr, IBV_SRQ_LIMIT),
