@@ -4,7 +4,7 @@
 # release build (`cargo build --release`).
 #
 #   ci/peers.sh              all of them
-#   ci/peers.sh GROUP ...    only these: ibverbs perftest pyverbs ucx mpi, or quick (some of the first two)
+#   ci/peers.sh GROUP ...    only these: own (qp run itself) ibverbs perftest pyverbs ucx mpi, or quick (some of the first three)
 #
 # One line per program and variant: what came of it. The last line is `N passed, N failed, N skipped`; the status is not zero
 # where anything failed.
@@ -14,10 +14,10 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
 export PYTHONDONTWRITEBYTECODE=1
 groups=("$@")
-((${#groups[@]})) || groups=(ibverbs perftest pyverbs ucx mpi)
+((${#groups[@]})) || groups=(own ibverbs perftest pyverbs ucx mpi)
 
 declare -A packages=(
-    [quick]="ibverbs-utils perftest" [ibverbs]=ibverbs-utils [perftest]=perftest [pyverbs]=python3-pyverbs
+    [quick]="ibverbs-utils perftest" [own]=ibverbs-utils [ibverbs]=ibverbs-utils [perftest]=perftest [pyverbs]=python3-pyverbs
     [ucx]=ucx-utils [mpi]="openmpi-bin mpich libopenmpi-dev libmpich-dev gcc"
 )
 want=()

@@ -8,6 +8,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from table import Table  # noqa: E402
 import ibverbs  # noqa: E402
 import mpi  # noqa: E402
+import own  # noqa: E402
 import perftest  # noqa: E402
 import pyverbs  # noqa: E402
 import ucx  # noqa: E402
@@ -15,11 +16,12 @@ import ucx  # noqa: E402
 
 def quick(table):
     """A little of everything that takes seconds."""
+    own.rows(table)
     ibverbs.rows(table, quick=True)
     perftest.rows(table, quick=True)
 
 
-GROUPS = {"quick": quick, "ibverbs": ibverbs.rows, "perftest": perftest.rows, "pyverbs": pyverbs.rows, "ucx": ucx.rows, "mpi": mpi.rows}
+GROUPS = {"quick": quick, "own": own.rows, "ibverbs": ibverbs.rows, "perftest": perftest.rows, "pyverbs": pyverbs.rows, "ucx": ucx.rows, "mpi": mpi.rows}
 
 
 def main():
