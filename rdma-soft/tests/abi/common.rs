@@ -6,6 +6,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::{CStr, c_int};
+use std::net::{IpAddr, Ipv6Addr};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
@@ -74,6 +75,23 @@ impl Device {
         }
         let name = name.to_owned();
         Ok(Device { name, ctx })
+    }
+
+    /// A device at ::1, of which a host has one: as soon as no other test has it. Where there is no
+    /// IPv6 it says that `test` is skipped, and gives `None`.
+    pub fn at_ipv6_loopback(test: &str, mut profile: Profile) -> Option<Device> {
+        profile.ports[0].addresses = vec![IpAddr::V6(Ipv6Addr::LOCALHOST)];
+        let name = rdma_soft::add_device(profile).expect("a valid profile");
+        let mut opened = Err(libc::EADDRINUSE);
+        until("::1", || {
+            opened = Device::try_open(&name);
+            !matches!(opened, Err(libc::EADDRINUSE))
+        });
+        if opened.is_err() {
+            let why = rdma_soft::open_error(&name).expect("a reason");
+            println!("SKIP {test}: {why}");
+        }
+        opened.ok()
     }
 
     pub fn gid(&self) -> ibv_gid {

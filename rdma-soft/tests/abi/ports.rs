@@ -1,6 +1,6 @@
 //! Ports and addresses: the second port, a port that is down, IPv6.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::Ipv6Addr;
 
 use crate::common::*;
 use rdma_core_sys::*;
@@ -99,20 +99,15 @@ fn a_port_that_is_down() {
 /// Frames over IPv6, both ways through the socket.
 #[test]
 fn ipv6() {
-    let mut profile = Profile::default();
-    profile.ports[0].addresses = vec![IpAddr::V6(Ipv6Addr::LOCALHOST)];
     // With faults a node's packets to itself take the socket.
-    profile.faults = "loss=1%,duplicate=1%,corrupt=1%,seed=6"
-        .parse()
-        .expect("faults");
-    let name = rdma_soft::add_device(profile).expect("a profile");
-    let device = match Device::try_open(&name) {
-        Ok(device) => device,
-        Err(_) => {
-            let why = rdma_soft::open_error(&name).expect("a reason");
-            println!("SKIP ports::ipv6: {why}");
-            return;
-        }
+    let profile = Profile {
+        faults: "loss=1%,duplicate=1%,corrupt=1%,seed=6"
+            .parse()
+            .expect("faults"),
+        ..Profile::default()
+    };
+    let Some(device) = Device::at_ipv6_loopback("ports::ipv6", profile) else {
+        return;
     };
     assert_eq!(Ipv6Addr::from(device.gid().raw), Ipv6Addr::LOCALHOST);
     let (x, y) = pair(
