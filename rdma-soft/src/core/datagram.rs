@@ -40,7 +40,7 @@ impl Qp {
         let stored = scatter(&shared.keys, pd, sges, 0, &Payload::Bytes(&grh))
             .and_then(|()| scatter(&shared.keys, pd, sges, GRH_LEN as u64, payload));
         if let Err(status) = stored {
-            self.complete_recv(shared, &recv, RecvEnd::error(status));
+            self.end_receive(shared, RecvEnd::error(status));
             if status == ibv_wc_status::IBV_WC_LOC_LEN_ERR {
                 return Err(Refused::TooLong);
             }
@@ -61,7 +61,7 @@ impl Qp {
             }),
             solicited: packet.bth.solicited,
         };
-        self.complete_recv(shared, &recv, end);
+        self.end_receive(shared, end);
         Ok(())
     }
 }

@@ -346,10 +346,12 @@ impl Engine {
     }
 
     fn receive(&mut self, now: Instant, path: &Path, packet: &Packet, payload: &Payload<'_>) {
-        let outcome = if packet.bth.dest_qp == MULTICAST_QP {
-            self.dispatch_group(now, path, packet, payload)
-        } else {
-            self.dispatch(now, path, packet, payload, packet.bth.dest_qp)
+        let dest_qp = packet.bth.dest_qp;
+        let outcome = match (path.dst.is_multicast(), dest_qp == MULTICAST_QP) {
+            (true, true) => self.dispatch_group(now, path, packet, payload),
+            (false, false) => self.dispatch(now, path, packet, payload, dest_qp),
+            // For one Queue Pair, but sent to all; or the other way round.
+            _ => Err(Refused::BadHeader),
         };
         self.shared.counters.received(outcome);
     }

@@ -53,6 +53,8 @@ struct Window {
     kind: ibv_mw_type,
     rkey: u32,
     bound: Option<Bound>,
+    /// Regions that it was bound to, and that their owner still has to keep.
+    closing: Vec<Closing>,
 }
 
 /// What a window opens.
@@ -69,12 +71,11 @@ struct Bound {
     qp_num: u32,
 }
 
-/// A window that opens nothing any more, but whose region its owner still has to keep.
+/// A binding that a request of this node has ended, until that one's completion was seen.
 #[derive(Debug)]
 struct Closing {
-    rkey: u32,
     lkey: u32,
-    /// The request that closed it.
+    /// The request.
     qp_num: u32,
     seq: u64,
 }
@@ -103,8 +104,6 @@ pub(super) struct Keys {
     remote: BTreeMap<u32, Arc<Mr>>,
     /// By the part of the key that does not change.
     windows: BTreeMap<u32, Window>,
-    /// Windows that a request of this node has closed, until its completion was seen.
-    closing: Vec<Closing>,
     sequence: KeySequence,
     distinct: bool,
 }
@@ -115,7 +114,6 @@ impl Keys {
             local: BTreeMap::new(),
             remote: BTreeMap::new(),
             windows: BTreeMap::new(),
-            closing: Vec::new(),
             sequence: KeySequence::new(rng),
             distinct,
         }
@@ -209,19 +207,22 @@ impl Keys {
             .map(|w| w.rkey)
     }
 
-    /// The keys of the windows that are bound to a region.
+    /// The keys of the windows that are bound to a region, or were until its owner ended that and has not
+    /// seen it yet.
     pub fn windows_on(&self, lkey: u32) -> impl Iterator<Item = u32> + '_ {
-        let bound = (self.windows.values())
-            .filter(move |w| w.bound.as_ref().is_some_and(|b| b.lkey == lkey))
-            .map(|w| w.rkey);
-        let closing = self.closing.iter().filter(move |c| c.lkey == lkey);
-        bound.chain(closing.map(|c| c.rkey))
+        let on = move |w: &&Window| {
+            let bound = w.bound.as_ref().is_some_and(|b| b.lkey == lkey);
+            bound || w.closing.iter().any(|c| c.lkey == lkey)
+        };
+        self.windows.values().filter(on).map(|w| w.rkey)
     }
 
     /// Forgets the closed windows of a region whose closing the application has seen.
     pub fn settle_windows(&mut self, lkey: u32, polled: impl Fn(u32) -> Option<u64>) {
-        self.closing
-            .retain(|c| c.lkey != lkey || polled(c.qp_num).is_some_and(|n| n <= c.seq));
+        for window in self.windows.values_mut() {
+            let open = |c: &Closing| polled(c.qp_num).is_some_and(|n| n <= c.seq);
+            window.closing.retain(|c| c.lkey != lkey || open(c));
+        }
     }
 
     /// Forgets the region; nothing resolves to its memory afterwards. Gives its domain.
@@ -248,6 +249,7 @@ impl Keys {
             kind,
             rkey,
             bound: None,
+            closing: Vec::new(),
         };
         self.windows.insert(rkey & WINDOW, window);
         rkey
@@ -255,7 +257,6 @@ impl Keys {
 
     /// Forgets a window, by any key that it had. Gives its domain.
     pub fn remove_window(&mut self, rkey: u32) -> Option<PdId> {
-        self.closing.retain(|c| c.rkey & WINDOW != rkey & WINDOW);
         self.windows.remove(&(rkey & WINDOW)).map(|w| w.pd)
     }
 
@@ -340,20 +341,18 @@ impl Keys {
         let bound = (window.bound).take_if(|b| fits && b.qp_num == by.qp_num);
         let lkey = bound.ok_or(Denied)?.lkey;
         if let Some(seq) = request {
-            self.closing.push(Closing {
-                rkey,
-                lkey,
-                qp_num: by.qp_num,
-                seq,
-            });
+            // Who has seen this one has seen those before it in the queue.
+            let qp_num = by.qp_num;
+            (window.closing).retain(|c| (c.lkey, c.qp_num) != (lkey, qp_num));
+            window.closing.push(Closing { lkey, qp_num, seq });
         }
         Ok(())
     }
 
     /// The windows of type 2 that this Queue Pair bound are closed with it.
     pub fn qp_gone(&mut self, qp_num: u32) {
-        self.closing.retain(|c| c.qp_num != qp_num);
         for window in self.windows.values_mut() {
+            window.closing.retain(|c| c.qp_num != qp_num);
             let of = window.bound.as_ref().is_some_and(|b| b.qp_num == qp_num);
             if of && window.kind == ibv_mw_type::IBV_MW_TYPE_2 {
                 window.bound = None;
@@ -456,5 +455,36 @@ mod tests {
         assert_eq!(keys.len(), 100_000);
         let mut other = KeySequence::new(&mut Rng::new(8));
         assert!((0..1000).filter(|_| keys.contains(&other.draw())).count() < 50);
+    }
+
+    /// A window that is bound and ended again and again to the same region: however seldom somebody looks, only
+    /// the last end is remembered, and the region waits for that one.
+    #[test]
+    fn a_window_remembers_one_end_per_region_and_queue() {
+        let mut keys = Keys::new(&mut Rng::new(1), true);
+        let (pd, qp_num) = (PdId(1), 7);
+        let by = Asker { pd, qp_num };
+        let access = ibv_access_flags::IBV_ACCESS_MW_BIND;
+        let lkey = keys.insert(pd, Region::owned(64), 0, access).lkey;
+        let mut rkey = keys.insert_window(pd, ibv_mw_type::IBV_MW_TYPE_2);
+        for seq in 0..1000 {
+            let bind = WindowBind {
+                window: rkey,
+                rkey: next_tag(rkey),
+                lkey: Some(lkey),
+                addr: 0,
+                len: 64,
+                access: ibv_access_flags::IBV_ACCESS_REMOTE_READ,
+            };
+            keys.bind(by, &bind).unwrap();
+            rkey = bind.rkey;
+            keys.invalidate(by, rkey, Some(seq)).unwrap();
+            let closing: usize = keys.windows.values().map(|w| w.closing.len()).sum();
+            assert_eq!(closing, 1);
+        }
+        keys.settle_windows(lkey, |_| Some(999));
+        assert_eq!(keys.windows_on(lkey).collect::<Vec<_>>(), [rkey]);
+        keys.settle_windows(lkey, |_| Some(1000));
+        assert_eq!(keys.windows_on(lkey).count(), 0);
     }
 }

@@ -225,13 +225,13 @@ impl Qp {
         }
     }
 
-    /// The partition key that it sends.
+    /// The partition key that it sends; 0, which matches none, if its entry of the table is gone.
     pub fn pkey(&self, config: &Config) -> u16 {
         let port = usize::from(self.attr.port_num).checked_sub(1);
         port.and_then(|p| config.ports.get(p))
             .and_then(|p| p.pkeys.get(usize::from(self.attr.pkey_index)))
             .copied()
-            .unwrap_or(0xffff)
+            .unwrap_or(0)
     }
 
     /// A packet to the peer; `None` before it has a path.

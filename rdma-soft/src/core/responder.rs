@@ -30,9 +30,10 @@ pub(super) struct Responder {
     /// Messages completed, 24 bits.
     msn: u32,
     /// The message that has begun and not ended.
-    pub message: Option<Message>,
-    /// A receive whose message was dropped half-way: the next message goes to it.
-    held: Option<Taken>,
+    message: Option<Message>,
+    /// The receive that was taken and has not ended: that of the SEND under way, or of one that was dropped
+    /// half-way; then the next message goes to it.
+    taken: Option<Taken>,
     /// The peer was told that `epsn` is missing, or has no receive: silence until it comes.
     nak_sent: bool,
     /// Answers that are to go out, in the order of their PSNs.
@@ -47,8 +48,6 @@ pub(super) struct Responder {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
     op: Operation,
-    /// The receive that a SEND goes to.
-    recv: Option<Taken>,
     /// The XRC SRQ that it named.
     xrc_srq: Option<u32>,
     /// Where a WRITE goes.
@@ -125,19 +124,10 @@ impl Responder {
         self.epsn
     }
 
-    /// Lets go of the receive whose message has begun and will not end.
+    /// Lets go of the receive that was taken: what has begun will not end.
     pub fn abandon(&mut self) -> Option<Taken> {
-        let begun = self.message.take().and_then(|m| m.recv);
-        begun.or_else(|| self.held.take())
-    }
-
-    /// Drops the message that has begun; its receive waits for the next one. True if there was one.
-    pub fn drop_message(&mut self) -> bool {
-        let Some(message) = self.message.take() else {
-            return false;
-        };
-        self.held = message.recv.or(self.held.take());
-        true
+        self.message = None;
+        self.taken.take()
     }
 
     /// Takes out all receives of the own queue, oldest first, and drops all answers; unless the last one is
@@ -177,13 +167,8 @@ impl Responder {
     fn answer(&mut self, psn: Psn, syndrome: Syndrome) {
         let (msn, answer) = (self.msn, |msn| Response::Ack { psn, syndrome, msn });
         match self.responses.back_mut() {
-            Some(Response::Ack {
-                psn: said,
-                syndrome: before,
-                ..
-            }) if matches!(syndrome, Syndrome::Ack { .. })
-                && !matches!(before, Syndrome::Ack { .. })
-                && Psn::distance(*said, psn) < 0 => {}
+            Some(Response::Ack { psn: said, .. })
+                if matches!(syndrome, Syndrome::Ack { .. }) && Psn::distance(*said, psn) < 0 => {}
             Some(last @ Response::Ack { .. }) => *last = answer(msn),
             _ => self.responses.push_back(answer(msn)),
         }
@@ -259,31 +244,35 @@ impl Qp {
     /// True if a receive is there.
     fn has_receive(&self, shared: &Shared, from: Option<SrqId>) -> bool {
         match from {
-            _ if self.rq.held.is_some() => true,
+            _ if self.rq.taken.is_some() => true,
             Some(srq) => shared.srqs.get(&srq).is_some_and(|s| !s.queue.is_empty()),
             None => !self.rq.queue.is_empty(),
         }
     }
 
-    /// Takes the receive that the next message goes to.
-    pub fn take_receive(&mut self, shared: &mut Shared, from: Option<SrqId>) -> Option<Taken> {
-        if let Some(held) = self.rq.held.take() {
-            return Some(held);
+    /// Takes the receive that the next message goes to, if there is one.
+    pub fn take_receive(&mut self, shared: &mut Shared, from: Option<SrqId>) -> Option<&Taken> {
+        if self.rq.taken.is_none() {
+            let wqe = match from {
+                Some(srq) => shared.srqs.get_mut(&srq)?.take(&mut shared.events)?,
+                None => self.rq.queue.pop_front()?,
+            };
+            self.rq.taken = Some(Taken { wqe, srq: from });
         }
-        let wqe = match from {
-            Some(srq) => shared.srqs.get_mut(&srq)?.take(&mut shared.events)?,
-            None => self.rq.queue.pop_front()?,
-        };
-        Some(Taken { wqe, srq: from })
+        self.rq.taken.as_ref()
+    }
+
+    /// Ends the receive that was taken.
+    pub fn end_receive(&mut self, shared: &mut Shared, end: RecvEnd) {
+        if let Some(recv) = &self.rq.taken {
+            self.complete_recv(shared, recv, end);
+        }
+        self.rq.taken = None;
     }
 
     /// A shared receive queue goes away: so does a receive that was taken from it.
     pub fn forget_srq(&mut self, srq: SrqId) {
-        let of = |t: &mut Taken| t.srq == Some(srq);
-        self.rq.held.take_if(of);
-        if let Some(message) = &mut self.rq.message {
-            message.recv.take_if(of);
-        }
+        self.rq.taken.take_if(|t| t.srq == Some(srq));
     }
 
     /// Takes a request.
@@ -378,9 +367,9 @@ impl Qp {
         }
     }
 
-    /// Drops the message that has begun, if one has.
+    /// Drops the message that has begun, if one has; its receive waits for the next one.
     fn drop_message(&mut self, shared: &mut Shared) {
-        if self.rq.drop_message() {
+        if self.rq.message.take().is_some() {
             shared.counters.rx_messages_dropped += 1;
         }
     }

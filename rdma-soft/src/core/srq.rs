@@ -40,6 +40,8 @@ pub(super) struct Srq {
     pub init: SrqInit,
     /// Receives that wait for a message, oldest first.
     pub queue: VecDeque<RecvWqe>,
+    /// Queue Pairs that take their receives from it; not the XRC targets of its domain.
+    pub users: usize,
     /// Its CQ lost a completion: it takes no more messages.
     pub failed: bool,
 }
@@ -50,6 +52,7 @@ impl Srq {
             id,
             init,
             queue: VecDeque::new(),
+            users: 0,
             failed: false,
         }
     }

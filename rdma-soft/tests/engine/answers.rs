@@ -320,3 +320,34 @@ fn a_read_before_a_refusal_whose_region_goes_ends_the_answers() {
     let events = &p.net.nodes[1].events;
     assert_eq!(events.len(), 1, "{events:?}");
 }
+
+#[test]
+fn a_repeated_request_does_not_take_back_a_later_acknowledgement() {
+    let mut p = pair(&Conn {
+        psn: [0, 0],
+        ..Conn::default()
+    });
+    p.net.by_hand();
+    let remote = p.b.remote(0);
+    let write = SendOp::Write { remote, imm: None };
+    for (i, op) in [write, SendOp::Read { remote }, write]
+        .into_iter()
+        .enumerate()
+    {
+        p.net.send(0, p.qa, wqe(i as u64, op, &[p.a.sge(0, 8)]));
+    }
+    let frames: Vec<_> = p.net.frames().iter().map(parsed).collect();
+    let (now, from) = (p.net.now, path(addr(0), addr(1)));
+    let node = &mut p.net.nodes[1].engine;
+    for (packet, payload) in &frames[..2] {
+        node.handle_packet(now, &from, packet, payload);
+        while node.poll_transmit(now).is_some() {}
+    }
+    // The last WRITE is executed, and the first comes again before that is said.
+    for at in [2, 0] {
+        let (packet, payload) = &frames[at];
+        node.handle_packet(now, &from, packet, payload);
+    }
+    let ack = node.poll_transmit(now).unwrap().packet.bth;
+    assert_eq!(ack.psn.value(), 2);
+}

@@ -251,3 +251,30 @@ fn what_cannot_be_attached_is_refused_with_the_reason() {
     c.net.detach(0, ud, group());
     assert_eq!(c.net.nodes[0].engine.destroy_qp(ud), Ok(()));
 }
+
+/// The address of a group with the number of one Queue Pair reaches everybody who listens to the group, that Queue
+/// Pair among them or not; and the number of groups at the address of one node reaches no group.
+#[test]
+fn a_number_that_does_not_go_with_the_address_reaches_nobody() {
+    let mut c = crowd(2);
+    let members = [(0, c.qps[0][1]), (1, c.qps[1][0])];
+    for (n, qp) in members {
+        c.net.attach(n, qp, group());
+    }
+    let cases = [
+        (group(), c.qps[1][0]),
+        (group(), c.qps[1][1]),
+        (group(), c.qps[0][1]),
+        (addr(1), EVERYBODY),
+    ];
+    for (to, qp_num) in cases {
+        let ah = c.net.ah(0, to);
+        c.net
+            .send(0, c.qps[0][0], wqe(1, datagram(ah, qp_num), &[]));
+        c.net.settle();
+        assert_eq!(c.got(), [[0, 0], [0, 0]], "{to} {qp_num:#x}");
+    }
+    assert_eq!(c.net.refused(1, Refused::BadHeader), 4);
+    assert_eq!(c.net.refused(0, Refused::BadHeader), 3);
+    c.net.balanced();
+}

@@ -1,7 +1,7 @@
 //! States of a Queue Pair: what each does with requests, and who may leave it.
 
-use rdma_core_sys::{ibv_event_type, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state};
-use rdma_soft::core::{Queue, SendOp};
+use rdma_core_sys::{ibv_event_type, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state, ibv_wc_status};
+use rdma_soft::core::{Queue, Refused, SendOp};
 
 use super::net::*;
 use super::pair::*;
@@ -202,4 +202,30 @@ fn busy_objects_are_not_destroyed() {
     assert!(left.to_string().contains("MR"), "{left}");
     node.engine.dereg_mr(p.a.lkey).unwrap();
     assert_eq!(node.engine.dealloc_pd(node.pd), Ok(()));
+}
+
+/// A Queue Pair whose entry of the partition key table is gone is in no partition: it hears nobody, and nobody
+/// hears it.
+#[test]
+fn without_its_partition_key_a_queue_pair_is_in_no_partition() {
+    for emptied in [vec![], vec![0]] {
+        for node in [0, 1] {
+            let mut p = pair(&Conn {
+                timeout: 1,
+                retry_cnt: 1,
+                ..Conn::default()
+            });
+            let engine = &mut p.net.nodes[node].engine;
+            let mut port = engine.config().ports[0].clone();
+            port.pkeys = emptied.clone();
+            engine.set_port(1, port).unwrap();
+            p.net.recv(1, p.qb, 1, &[]);
+            p.net.send(0, p.qa, wqe(1, SEND, &[]));
+            p.net.settle();
+            let lost = ibv_wc_status::IBV_WC_RETRY_EXC_ERR;
+            assert_eq!(p.net.sends(0, p.qa), [(1, lost)], "{emptied:?} {node}");
+            assert!(p.net.receives(1, p.qb).is_empty());
+            assert!(p.net.refused(1, Refused::BadPkey) > 0);
+        }
+    }
 }

@@ -143,5 +143,8 @@ impl Engine {
         if let Some(xrcd) = init.xrcd {
             count(&mut self.xrcds, xrcd, by);
         }
+        if let Some(srq) = init.srq.and_then(|id| self.shared.srqs.get_mut(&id)) {
+            srq.users = srq.users.saturating_add_signed(by);
+        }
     }
 }

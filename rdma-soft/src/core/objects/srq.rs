@@ -85,7 +85,7 @@ impl Engine {
     /// in it is discarded without completions.
     pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), CallError> {
         let gone = self.shared.srqs.get(&srq).ok_or(Errno::INVAL)?;
-        if self.qps.values().any(|qp| qp.init.srq == Some(srq)) {
+        if gone.users > 0 {
             let qps = self.qps_where(|init| init.srq == Some(srq));
             return Err(CallError::busy(format!(
                 "SRQ {:#x} is used by {qps}",
@@ -93,9 +93,11 @@ impl Engine {
             )));
         }
         let init = gone.init;
-        // An XRC target in the middle of a message to this SRQ holds a receive of it.
-        for qp in self.qps.values_mut() {
-            qp.forget_srq(srq);
+        if init.xrc.is_some() {
+            // A target in the middle of a message to this SRQ holds a receive of it.
+            for qp in self.qps.values_mut() {
+                qp.forget_srq(srq);
+            }
         }
         self.shared.srqs.remove(&srq);
         self.count_srq(&init, -1);

@@ -12,8 +12,10 @@ impl Qp {
         if e.wqe.fence || e.wqe.op.is_local() || e.wqe.op.is_fetch() {
             return false;
         }
-        let open = self.sq.queue.iter().take(self.sq.started);
-        open.filter(|f| f.wqe.op.is_fetch()).any(|f| {
+        let started = self.sq.queue.iter().take(self.sq.started);
+        let open = started.filter(|f| f.wqe.op.is_fetch());
+        // What is behind the last of them need not be looked at.
+        open.take(self.sq.open_fetches).any(|f| {
             let remote = match (e.remote_range(), f.remote_range()) {
                 (Some(a), Some(b)) => overlap(a, b),
                 _ => false,

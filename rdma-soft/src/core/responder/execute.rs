@@ -77,13 +77,13 @@ impl Qp {
     ) -> Result<(), Fault> {
         let (recv, done) = match self.rq.message.take() {
             // Without a receive its SRQ is gone.
-            Some(m) => (m.recv.ok_or(Fault::Invalid)?, m.done),
+            Some(m) => (self.rq.taken.as_ref().ok_or(Fault::Invalid)?, m.done),
             None => (self.take_receive(shared, srq).ok_or(Fault::NoReceive)?, 0),
         };
         let sges = recv.wqe.sges.as_slice();
         let stored = scatter(&shared.keys, by.pd, sges, u64::from(done), payload);
         if let Err(status) = stored {
-            self.complete_recv(shared, &recv, RecvEnd::error(status));
+            self.end_receive(shared, RecvEnd::error(status));
             return Err(match status {
                 ibv_wc_status::IBV_WC_LOC_LEN_ERR => Fault::TooLong,
                 _ => Fault::Local,
@@ -97,7 +97,7 @@ impl Qp {
             // The peer must not believe that the key is dead, nor the application that all is well
             // (rxe ends the receive with this status, too).
             let status = ibv_wc_status::IBV_WC_REM_INV_REQ_ERR;
-            self.complete_recv(shared, &recv, RecvEnd::error(status));
+            self.end_receive(shared, RecvEnd::error(status));
             return Err(Fault::Access);
         }
         if place.ends() {
@@ -110,11 +110,10 @@ impl Qp {
                 sender: None,
                 solicited: packet.bth.solicited,
             };
-            self.complete_recv(shared, &recv, end);
+            self.end_receive(shared, end);
         } else {
             self.rq.message = Some(Message {
                 op: Operation::Send,
-                recv: Some(recv),
                 xrc_srq: packet.xrceth,
                 remote: Remote::default(),
                 total: 0,
@@ -149,7 +148,6 @@ impl Qp {
                 };
                 Message {
                     op: Operation::Write,
-                    recv: None,
                     xrc_srq: packet.xrceth,
                     remote,
                     total: reth.len,
@@ -179,9 +177,7 @@ impl Qp {
             stored.map_err(|_| Fault::Access)?;
         }
         m.done += len;
-        if packet.imm.is_some()
-            && let Some(recv) = self.take_receive(shared, srq)
-        {
+        if packet.imm.is_some() && self.take_receive(shared, srq).is_some() {
             let end = RecvEnd {
                 status: ibv_wc_status::IBV_WC_SUCCESS,
                 opcode: ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM,
@@ -191,7 +187,7 @@ impl Qp {
                 sender: None,
                 solicited: packet.bth.solicited,
             };
-            self.complete_recv(shared, &recv, end);
+            self.end_receive(shared, end);
         }
         self.rq.message = (!place.ends()).then_some(m);
         self.executed(packet, place);
