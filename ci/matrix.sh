@@ -62,6 +62,7 @@ if ((quick)); then
     job copy 100 copy --bytes 1000001
 else
     job devices 60 devices
+    job preload 200 preload
     job states 60 states
     job rc-tests 240 rc-tests
     job interop 400 interop
