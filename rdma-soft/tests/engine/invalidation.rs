@@ -238,6 +238,32 @@ fn a_fenced_invalidation_waits_for_the_reads_before_it() {
 }
 
 #[test]
+fn an_unfenced_invalidation_is_done_at_once_and_reported_in_its_turn() {
+    let mut w = windows();
+    let rkey = w.open();
+    let qb = w.p.qb;
+    let remote = w.p.a.remote(0);
+    let into = w.p.b.sge(0, 1000);
+    w.p.net.by_hand();
+    w.p.net
+        .send(1, qb, wqe(1, SendOp::Read { remote }, &[into]));
+    let end = SendOp::LocalInvalidate { rkey };
+    w.p.net.send(1, qb, wqe(2, end, &[]));
+    // The READ is not even answered, and nothing is behind the invalidation.
+    assert_eq!(w.p.net.sends(1, qb).len(), 1, "but for the bind");
+    let again = w.bind_of(rkey, WRITE);
+    w.p.net.send(1, qb, wqe(3, SendOp::BindWindow(again), &[]));
+    let bound = w.p.net.nodes[1].engine.window_key(rkey);
+    assert_eq!(bound, Some(again.rkey), "so the window was free");
+    w.p.net.wire.set_faults(Default::default());
+    for frame in w.p.net.frames() {
+        w.p.net.deliver(&frame);
+    }
+    w.p.net.settle();
+    assert_eq!(w.p.net.sends(1, qb)[1..], [(1, OK), (2, OK), (3, OK)]);
+}
+
+#[test]
 fn a_region_is_busy_while_a_window_is_bound_to_it() {
     let mut w = windows();
     let rkey = w.open();

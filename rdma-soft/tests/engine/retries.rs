@@ -36,6 +36,32 @@ fn rnr_retry_counts_transmissions_exactly() {
     }
 }
 
+/// Who says that it is not ready is there: only silence, or a gap, uses up `retry_cnt`. On a wire that
+/// loses packets a long wait for a receive ends well, too.
+#[test]
+fn waiting_for_a_receive_uses_up_no_other_retries() {
+    for seed in 1..=5 {
+        let faults = "loss=20%,delay=5us".parse().unwrap();
+        let mut net = Net::new(2, 4096, 64, faults, seed);
+        let c = Conn {
+            rnr_retry: 7,
+            retry_cnt: 6,
+            min_rnr_timer: 1,
+            timeout: 8,
+            ..Conn::default()
+        };
+        let (qa, qb) = net.pair(0, 1, &c);
+        let src = net.nodes[0].mem(0x1000, 64, ALL);
+        let dst = net.nodes[1].mem(0x1000, 64, ALL);
+        net.send(0, qa, wqe(1, SEND, &[src.sge(0, 64)]));
+        // Thousands of times not ready, some of them lost.
+        assert!(!net.run(Duration::from_millis(300), |net| !net.nodes[0].done.is_empty()));
+        net.recv(1, qb, 9, &[dst.sge(0, 64)]);
+        assert!(net.run(Duration::from_secs(2), |net| !net.nodes[0].done.is_empty()));
+        assert_eq!(net.nodes[0].done[0].status, ibv_wc_status::IBV_WC_SUCCESS);
+    }
+}
+
 #[test]
 fn rnr_retry_7_waits_until_a_receive_is_posted() {
     let mut p = pair(&Conn {

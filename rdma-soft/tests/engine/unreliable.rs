@@ -144,6 +144,10 @@ fn a_lost_packet_costs_its_message_alone() {
             after_the_hole,
             "packet {missing}"
         );
+        // Of the message whose first packet was lost nothing had begun.
+        let begun = u64::from(missing > 0);
+        let counters = p.net.nodes[1].engine.counters();
+        assert_eq!(counters.rx_messages_dropped, begun);
         p.net.balanced();
     }
 }
