@@ -83,6 +83,9 @@ impl Qp {
         shared.counters.rx_rnr_naks += 1;
         self.stats.rnr_naks_received += 1;
         self.acknowledge(now, shared, psn)?;
+        // The peer answers: `retry_cnt` counts anew, however often it is not ready. Lost answers of a long
+        // wait would add up to a dead peer otherwise.
+        self.sq.retries = self.attr.retry_cnt;
         if self.attr.rnr_retry < 7 {
             if self.sq.rnr_retries == 0 {
                 self.fail_front(shared, ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR);
