@@ -20,7 +20,7 @@ use super::wqe::{Data, RecvWqe, SendWqe};
 use crate::wire::{Class, Packet};
 
 /// The Queue Pair number of datagrams to a multicast group.
-const MULTICAST_QP: u32 = 0xff_ffff;
+pub const MULTICAST_QP: u32 = 0xff_ffff;
 
 /// Packets that a Queue Pair sends before another one has its turn.
 const BURST: u32 = 16;

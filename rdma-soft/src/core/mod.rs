@@ -31,7 +31,7 @@ mod wqe;
 
 pub use counters::{Counters, Refused};
 pub use datagram::GRH_LEN;
-pub use engine::{Engine, Path};
+pub use engine::{Engine, MULTICAST_QP, Path};
 pub use error::CallError;
 pub use event::{Completion, CqId, Event, PdId, Queue, Sender, SrqId, XrcdId};
 pub use keys::MrKeys;

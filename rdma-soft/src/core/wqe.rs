@@ -141,6 +141,11 @@ impl Ah {
     pub fn port(&self) -> u8 {
         self.path.port
     }
+
+    /// True if it leads to a multicast group.
+    pub fn is_multicast(&self) -> bool {
+        self.path.dst.is_multicast()
+    }
 }
 
 /// The part of a memory region that a window opens.

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::qp::QpObject;
 use super::{ah, mw};
 use crate::core::{
-    Ah, CallError, Data, InlineData, RecvWqe, Remote, SendOp, SendWqe, Sge, SgeList,
+    Ah, CallError, Data, InlineData, MULTICAST_QP, RecvWqe, Remote, SendOp, SendWqe, Sge, SgeList,
 };
 use crate::mem::Region;
 
@@ -243,7 +243,8 @@ const NO_SEQ: u64 = 0;
 /// `EINVAL` for an operation that the transport has not ([`Transport::supports`]), for inline data of
 /// an operation that fetches, for a message above the port's `max_msg_sz` (UD: above its MTU), for an
 /// atomic whose entries are not 8 bytes long in all, for numbers of more than 24 bits, and for a
-/// datagram without an address handle or with one of another protection domain or port.
+/// datagram without an address handle, with one of another protection domain or port, or with a number
+/// that does not go with the address.
 pub(super) fn build(soft: &QpObject, parts: &Parts) -> Result<SendWqe, CallError> {
     check(soft, &parts.op, &parts.data, parts.xrc_srq)?;
     Ok(SendWqe {
@@ -349,6 +350,11 @@ fn check_datagram(soft: &QpObject, ah: &Ah, qp_num: u32) -> Result<(), CallError
     if qp_num > 0xff_ffff {
         return Err(CallError::invalid(format!(
             "remote_qpn is {qp_num:#x}: QP numbers have 24 bits"
+        )));
+    }
+    if ah.is_multicast() != (qp_num == MULTICAST_QP) {
+        return Err(CallError::invalid(format!(
+            "remote_qpn is {qp_num:#x}: {MULTICAST_QP:#x} goes with the address of a multicast group, and with no other"
         )));
     }
     Ok(())

@@ -240,6 +240,12 @@ fn datagrams_that_make_no_sense() {
     };
     assert_eq!(post(&|s| s.wr.ud.ah = std::ptr::null_mut(), 8), EINVAL);
     assert_eq!(post(&|s| s.wr.ud.remote_qpn = 1 << 24, 8), EINVAL);
+    // The number of a group's members goes with a group's address only, and the other way round.
+    assert_eq!(post(&|s| s.wr.ud.remote_qpn = 0xff_ffff, 8), EINVAL);
+    says(&["0xffffff", "multicast"]);
+    let group = Ah::new(&x.end, own_group(3).1);
+    assert_eq!(post(&|s| s.wr.ud.ah = group.ah, 8), EINVAL);
+    says(&["0xffffff", "multicast"]);
     assert_eq!(post(&|_| (), 1025), EINVAL);
     says(&["1025", "1024", "MTU"]);
     for opcode in [

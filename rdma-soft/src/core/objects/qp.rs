@@ -5,7 +5,7 @@ use rustix::io::Errno;
 
 use super::{above, count, draw_number, within};
 use crate::core::qp::Qp;
-use crate::core::{CallError, Engine, QpInit, XrcdId};
+use crate::core::{CallError, Engine, MULTICAST_QP, QpInit, XrcdId};
 
 impl Engine {
     /// A new Queue Pair, in RESET. Returns its number.
@@ -32,9 +32,9 @@ impl Engine {
             above(name, value, cap, max)?;
         }
         within("max_qp", self.qps.len(), caps.max_qp)?;
-        // 0 and 1 are the management Queue Pairs, 0xffffff is multicast.
+        // 0 and 1 are the management Queue Pairs.
         let num = draw_number(&mut self.next_qpn, |n| {
-            n > 1 && n != 0xff_ffff && !self.qps.contains_key(&n)
+            n > 1 && n != MULTICAST_QP && !self.qps.contains_key(&n)
         });
         self.qps
             .insert(num, Qp::new(num, init, &self.shared.config));
