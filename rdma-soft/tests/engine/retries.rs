@@ -41,7 +41,7 @@ fn rnr_retry_counts_transmissions_exactly() {
 #[test]
 fn waiting_for_a_receive_uses_up_no_other_retries() {
     for seed in 1..=5 {
-        let faults = "loss=20%,delay=5us".parse().unwrap();
+        let faults = "loss=5%,delay=5us".parse().unwrap();
         let mut net = Net::new(2, 4096, 64, faults, seed);
         let c = Conn {
             rnr_retry: 7,
