@@ -55,7 +55,9 @@ fn waiting_for_a_receive_uses_up_no_other_retries() {
         let dst = net.nodes[1].mem(0x1000, 64, ALL);
         net.send(0, qa, wqe(1, SEND, &[src.sge(0, 64)]));
         // Thousands of times not ready, some of them lost.
-        assert!(!net.run(Duration::from_millis(300), |net| !net.nodes[0].done.is_empty()));
+        assert!(!net.run(Duration::from_millis(300), |net| {
+            !net.nodes[0].done.is_empty()
+        }));
         net.recv(1, qb, 9, &[dst.sge(0, 64)]);
         assert!(net.run(Duration::from_secs(2), |net| !net.nodes[0].done.is_empty()));
         assert_eq!(net.nodes[0].done[0].status, ibv_wc_status::IBV_WC_SUCCESS);
