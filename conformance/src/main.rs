@@ -69,17 +69,21 @@ fn in_a_namespace() {
         "ip link set lo up && ip addr add {a}/128 dev lo && ip addr add {b}/128 dev lo && \
          ip -6 route add local ff00::/8 dev lo table local"
     );
-    let unshare = |script: &str| {
+    let unshare = |script: &str, more: &[&str]| {
         let mut command = Command::new("unshare");
-        command.args(["--net", "--map-root-user", "sh", "-c", script]);
+        command
+            .arg("--net")
+            .args(more)
+            .args(["sh", "-c", script, "sh"]);
         command
     };
-    let possible = unshare(&format!("{set_up} 2>&1")).output();
-    if possible.is_ok_and(|output| output.status.success())
-        && let Ok(program) = std::env::current_exe()
-    {
-        let error = unshare(&format!("{set_up} && exec \"$@\""))
-            .arg("sh")
+    // As root, or as somebody who may be root in a namespace of users.
+    let possible = [&[][..], &["--map-root-user"]].into_iter().find(|more| {
+        let tried = unshare(&format!("{set_up} 2>&1"), more).output();
+        tried.is_ok_and(|output| output.status.success())
+    });
+    if let (Some(more), Ok(program)) = (possible, std::env::current_exe()) {
+        let error = unshare(&format!("{set_up} && exec \"$@\""), more)
             .arg(program)
             .args(["--ipv6", &ADDRESSES.join(",")])
             .args(std::env::args_os().skip(1))

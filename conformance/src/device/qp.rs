@@ -86,7 +86,13 @@ impl Qp {
         let qp =
             unsafe { ops::ibv_create_qp_ex(&device.verbs, device.context.as_ptr(), &mut attr) };
         Ok(Qp {
-            qp: NonNull::new(qp).ok_or_else(|| failed("ibv_create_qp"))?,
+            qp: NonNull::new(qp).ok_or_else(|| {
+                let calls = match init.send_ops.is_empty() {
+                    true => "",
+                    false => " with calls of its own",
+                };
+                failed(format!("ibv_create_qp of {:?}{calls}", init.qp_type))
+            })?,
             init: init.clone(),
             cap: attr.cap,
         })

@@ -134,6 +134,69 @@ pub const DIFFERENCES: &[Difference] = &[
         source: "drivers/infiniband/sw/rxe/rxe_resp.c",
         reason: "the responder raises none but that of an SRQ's limit",
     },
+    Difference {
+        name: "a-window-opens-its-whole-region",
+        driver: "rxe",
+        checks: &["windows/type-2/no-byte-beyond"],
+        says: "IBV_WC_SUCCESS instead of IBV_WC_REM_ACCESS_ERR",
+        source: "drivers/infiniband/sw/rxe/rxe_resp.c:check_rkey",
+        reason: "the range of a request is compared with the region's, not with the window's",
+    },
+    Difference {
+        name: "a-window-over-another-domain",
+        driver: "rxe",
+        checks: &["windows/type-2/not-over-a-region-of-another-domain"],
+        says: "IBV_WC_SUCCESS instead of IBV_WC_MW_BIND_ERR",
+        source: "drivers/infiniband/sw/rxe/rxe_mw.c:rxe_check_bind_mw",
+        reason: "the domains of window and QP are compared, that of the region is not",
+    },
+    Difference {
+        name: "own-frames-to-a-group-do-not-come-back",
+        driver: "rxe",
+        checks: &[
+            "multicast/one-copy-for-each-member",
+            "multicast/none-after-detach",
+            "multicast/none-for-another-key",
+        ],
+        says: "got no copy",
+        source: "drivers/infiniband/sw/rxe/rxe_net.c:rxe_prepare",
+        reason: "only frames to the port's own Ethernet address are looped back, and those to a group have another",
+    },
+    Difference {
+        name: "a-receive-in-ERR-waits-for-another-reason-to-wake",
+        driver: "rxe",
+        checks: &[
+            "states/RC/posts-in-ERR",
+            "states/UC/posts-in-ERR",
+            "states/UD/posts-in-ERR",
+        ],
+        says: "no completion of the receive",
+        source: "rdma-core providers/rxe/rxe.c:rxe_post_recv, drivers/infiniband/sw/rxe/rxe_resp.c:check_resource",
+        reason: "a receive posted in ERR goes into the ring without a word to the kernel, which flushes only when woken",
+    },
+    Difference {
+        name: "a-send-posted-in-SQD-waits-for-another-post",
+        driver: "rxe",
+        checks: &[
+            "states/RC/drains-and-goes-on",
+            "states/UC/drains-and-goes-on",
+            "states/UD/drains-and-goes-on",
+        ],
+        says: "no completion of the request",
+        source: "drivers/infiniband/sw/rxe/rxe_qp.c:rxe_qp_from_attr",
+        reason: "going from SQD to RTS does not wake the requester",
+    },
+    Difference {
+        name: "no-SQE",
+        driver: "rxe",
+        checks: &[
+            "states/*SQE",
+            "states/*/sqe-flushes-sends-and-takes-messages",
+        ],
+        says: "the QP is in ERR instead of SQE",
+        source: "drivers/infiniband/sw/rxe/rxe_req.c:rxe_requester",
+        reason: "every error of a send moves a QP to ERR, whatever its transport",
+    },
 ];
 
 impl Difference {

@@ -37,10 +37,11 @@ pub(super) fn checks() -> Vec<Check> {
 
 /// A pair, with a region of the answering end and a window that is bound to a part of it.
 struct Scene {
-    pair: Pair,
-    /// In front of the region: that one cannot go before.
+    /// In front of what it stands on: the kernel's rxe waits for ever where a QP is destroyed that a window of type 2 is
+    /// bound by (`rxe_mw.c`, `rxe_do_bind_mw` takes a reference), and a region cannot go before its windows.
     window: Rc<Window>,
     region: Rc<Buffer>,
+    pair: Pair,
     /// The key that opens the window.
     rkey: u32,
 }
@@ -56,9 +57,9 @@ impl Scene {
         let region = Buffer::with_access(pd, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND)?;
         let window = Window::new(pd, mw_type)?;
         let mut scene = Scene {
-            pair,
             window,
             region,
+            pair,
             rkey: 0,
         };
         match mw_type {
