@@ -17,7 +17,7 @@ groups=("$@")
 ((${#groups[@]})) || groups=(own ibverbs perftest pyverbs ucx mpi)
 
 declare -A packages=(
-    [quick]="ibverbs-utils perftest" [own]=ibverbs-utils [ibverbs]=ibverbs-utils [perftest]=perftest [pyverbs]=python3-pyverbs
+    [quick]="ibverbs-utils perftest" [own]=ibverbs-utils [ibverbs]="ibverbs-utils valgrind" [perftest]=perftest [pyverbs]=python3-pyverbs
     [ucx]=ucx-utils [mpi]="openmpi-bin mpich libopenmpi-dev libmpich-dev gcc"
 )
 want=()

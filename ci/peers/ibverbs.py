@@ -1,5 +1,6 @@
 """The example programs of rdma-core: devices, and ping-pongs between two processes."""
 
+import shutil
 import signal
 
 from harness import Failed, Process, Skip, expect
@@ -30,6 +31,7 @@ def rows(table, quick=False):
     table.row("ibv_xsrq_pingpong", "one client", xsrq, table.where, [])
     table.row("ibv_xsrq_pingpong", "one client, events", xsrq, table.where, ["-e"])
     table.row("ibv_xsrq_pingpong", "three clients", shared_domain)
+    table.row("ibv_rc_pingpong", "under valgrind, events", memcheck, table.where)
     table.row("ibv_asyncwatch", "waits, ends by a signal", asyncwatch, table.where)
 
 
@@ -57,6 +59,18 @@ def pingpong(where, program, options):
         expect("invalid data" not in result.out + result.err, result.describe())
         time = found(r"iters in .* = ([\d.]+) usec/iter", result.out, "the time of an exchange")[1]
     return f"{time} us an exchange"
+
+
+def memcheck(where):
+    """Valgrind finds nothing wrong in either process, and nothing that was lost."""
+    if shutil.which("valgrind") is None:
+        raise Skip("valgrind is not installed")
+    # Both ends are slow, and the retries of the program are not many: they begin when the libraries are translated.
+    checked = ["valgrind", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite", "--fair-sched=yes"]
+    for result in pair(where, "ibv_rc_pingpong", ["-g", "0", "-c", "-e", "-n", "100"], prefix=checked):
+        expect("invalid data" not in result.out, result.describe())
+        found(r"definitely lost: 0 bytes|no leaks are possible", result.err, "the end of valgrind's report")
+    return "no error, nothing lost"
 
 
 def refused(where, options, reason):

@@ -45,7 +45,7 @@ def rows(table, quick=False):
         row(program, ["-b"])
         row(program, ["-q", "64"], 20)
     row("ib_send_bw", ["-c", "UD", "-b"])
-    row("ib_send_bw", ["-c", "UC", "-b"])
+    row("ib_send_bw", ["-c", "UC", "-b", "-s", "16384", "-t", "4", "-r", "512"], 20)
     row("ib_send_bw", ["-c", "UD", "-q", "64"], 20)
     for program in ("ib_send_bw", "ib_send_lat"):
         row(program, ["-e"])

@@ -1,6 +1,5 @@
 """The table of results, and how programs are run on the software device."""
 
-import os
 import pathlib
 import re
 import shutil
@@ -69,12 +68,12 @@ def listening(port):
     return False
 
 
-def pair(where, program, options, client=None, seconds=SECONDS, env=None, server_options=None):
+def pair(where, program, options, client=None, seconds=SECONDS, env=None, prefix=()):
     """Runs a program twice, as server and as client of the other: the results of both, which ended well."""
     port = free_port()
     name = re.sub(r"\W+", "_", f"{program}-{port}")
-    own = [program, "-p", str(port), *options]
-    server = Process(on_device(own + (server_options or [])), where, f"{name}-server", env=env)
+    own = [*prefix, program, "-p", str(port), *options]
+    server = Process(on_device(own), where, f"{name}-server", env=env)
     deadline = harness.time.monotonic() + 20
     while not listening(port):
         if server.poll() is not None:
