@@ -1,6 +1,7 @@
 //! The engine on a virtual clock: what verbs users rely on, without sockets, threads or sleep.
 
 mod answers;
+mod blame;
 mod datagram;
 mod hostile;
 mod invalidation;

@@ -1,5 +1,7 @@
 //! Address handles and multicast groups.
 
+use std::collections::BTreeSet;
+
 use rdma_core_sys::ibv_ah_attr;
 use rdma_core_sys::rules::Transport;
 use rustix::io::Errno;
@@ -52,20 +54,19 @@ impl Engine {
                 "{group} is no multicast address: a group's GID is ff00::/8, or ::ffff:224.0.0.0 to ::ffff:239.255.255.255"
             )));
         }
-        let caps = &self.shared.config.caps;
-        let members = match self.groups.get(&group) {
-            Some(members) => members.len(),
-            None => {
-                within("max_mcast_grp", self.groups.len(), caps.max_mcast_grp)?;
-                0
-            }
-        };
-        within("max_mcast_qp_attach", members, caps.max_mcast_qp_attach)?;
-        if !self.groups.entry(group).or_default().insert(qp_num) {
+        let members = self.groups.get(&group);
+        if members.is_some_and(|m| m.contains(&qp_num)) {
             return Err(CallError::invalid(format!(
                 "QP {qp_num:#x} is attached to {group} already"
             )));
         }
+        let caps = &self.shared.config.caps;
+        if members.is_none() {
+            within("max_mcast_grp", self.groups.len(), caps.max_mcast_grp)?;
+        }
+        let members = members.map_or(0, BTreeSet::len);
+        within("max_mcast_qp_attach", members, caps.max_mcast_qp_attach)?;
+        self.groups.entry(group).or_default().insert(qp_num);
         Ok(members == 0)
     }
 
