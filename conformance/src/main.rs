@@ -1,4 +1,5 @@
 //! The conformance suite: runs its checks on the software device, or on a device of libibverbs.
+#![deny(unsafe_code)]
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::unix::process::CommandExt;

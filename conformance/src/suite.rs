@@ -16,6 +16,7 @@ mod multicast;
 mod pair;
 mod posts;
 mod run;
+mod setting;
 mod shapes;
 mod srq;
 mod statuses;
@@ -25,8 +26,9 @@ mod xrc;
 pub use arm::{Arm, GRHS, MEMORY, PORT, SOURCE, Side, TARGET};
 pub use check::{Check, Done, Outcome, Trouble, expect, refused};
 pub use difference::{DIFFERENCES, Difference};
-pub use pair::{DEPTH, End, INLINE, PATIENCE, Pair, QKEY, SGES, Setting, next, way_to, within};
+pub use pair::{End, PATIENCE, Pair, next, way_to, within};
 pub use run::{Report, Result, Verdict, run};
+pub use setting::{DEPTH, INLINE, QKEY, SGES, Setting};
 pub use statuses::{Origin, STATUSES};
 
 /// Every check, in order.
