@@ -45,6 +45,26 @@ fn member(arm: &Arm, side: usize) -> Result<End, Trouble> {
     Ok(end)
 }
 
+/// A QP's place in a group, which it leaves when this goes.
+struct Joined<'a> {
+    end: &'a End,
+    group: ibv_gid,
+}
+
+impl Joined<'_> {
+    fn new(end: &End, group: ibv_gid) -> Result<Joined<'_>, Trouble> {
+        end.qp.attach(&group)?;
+        Ok(Joined { end, group })
+    }
+}
+
+impl Drop for Joined<'_> {
+    fn drop(&mut self) {
+        // A QP that cannot leave cannot be destroyed either, and that is counted.
+        let _ = self.end.qp.detach(&self.group);
+    }
+}
+
 fn receive(end: &End, at: usize) -> Result<(), Trouble> {
     let (grh, target) = (GRHS + 64 * at, TARGET + 256 * at);
     let parts = [(grh, 40), (target, 200)];
@@ -93,8 +113,9 @@ fn members(arm: &Arm) -> Outcome {
     let group = group(arm, 1);
     let ends = [member(arm, 0)?, member(arm, 1)?, member(arm, 1)?];
     let stranger = member(arm, 1)?;
+    let mut joined = Vec::new();
     for (at, end) in ends.iter().enumerate() {
-        end.qp.attach(&group)?;
+        joined.push(Joined::new(end, group)?);
         receive(end, 2 * at)?;
         // Room for a copy too many.
         receive(end, 2 * at + 1)?;
@@ -108,35 +129,32 @@ fn members(arm: &Arm) -> Outcome {
         nothing(end, "a member that has one")?;
     }
     nothing(&stranger, "a QP that is not attached")?;
-    ends.iter().try_for_each(|end| end.qp.detach(&group))?;
     Ok(Done::Passed)
 }
 
 fn detached(arm: &Arm) -> Outcome {
     let group = group(arm, 2);
     let (from, stays, goes) = (member(arm, 0)?, member(arm, 1)?, member(arm, 1)?);
-    for (at, end) in [&stays, &goes].into_iter().enumerate() {
-        end.qp.attach(&group)?;
-        receive(end, at)?;
-    }
+    let _joined = Joined::new(&stays, group)?;
+    goes.qp.attach(&group)?;
+    receive(&stays, 0)?;
+    receive(&goes, 1)?;
     goes.qp.detach(&group)?;
     send(&from, group, 6, QKEY)?;
     came(&stays, &from, 0, 6)?;
     nothing(&goes, "a QP that was detached")?;
-    stays.qp.detach(&group)?;
     Ok(Done::Passed)
 }
 
 fn other_key(arm: &Arm) -> Outcome {
     let group = group(arm, 3);
     let (from, to) = (member(arm, 0)?, member(arm, 1)?);
-    to.qp.attach(&group)?;
+    let _joined = Joined::new(&to, group)?;
     receive(&to, 0)?;
     send(&from, group, 7, QKEY + 1)?;
     nothing(&to, "a QP of another Q_Key")?;
     send(&from, group, 8, QKEY)?;
     came(&to, &from, 0, 8)?;
-    to.qp.detach(&group)?;
     Ok(Done::Passed)
 }
 
