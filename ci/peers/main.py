@@ -5,7 +5,7 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from table import Table  # noqa: E402
+from table import SECONDS, Table, harness, on_device  # noqa: E402
 import ibverbs  # noqa: E402
 import mpi  # noqa: E402
 import own  # noqa: E402
@@ -30,6 +30,10 @@ def main():
     if unknown:
         sys.exit(f"no group is called {unknown[0]}: there are {', '.join(GROUPS)}")
     table = Table()
+    # Without the programs of this project nothing below can be judged.
+    probe = harness.run(on_device(["true"]), table.where, "probe", SECONDS)
+    if probe.status != 0:
+        sys.exit(f"{harness.qp_binary()} runs nothing, so build it all with `cargo build --release`: {probe.err}")
     for name in sys.argv[1:]:
         GROUPS[name](table)
     sys.exit(table.end())

@@ -19,7 +19,8 @@ class Table:
 
     def __init__(self):
         self.where = harness.scratch()
-        self.passed = self.failed = self.skipped = 0
+        self.passed = self.failed = 0
+        self.skips = []
 
     def row(self, program, variant, function, *arguments):
         """Runs a function and prints what came of it: it returns a text, or raises Failed or Skip."""
@@ -31,7 +32,8 @@ class Table:
             result, kind = str(reason), "FAILED"
         self.passed += kind == "passed"
         self.failed += kind == "FAILED"
-        self.skipped += kind == "skipped"
+        if kind == "skipped":
+            self.skips.append(f"SKIP {program} {variant}: {result}")
         first, *rest = (result.strip() or "").splitlines() or [""]
         print(f"{program:<20} {variant:<34} {kind:<8} {first}", flush=True)
         for line in rest:
@@ -39,7 +41,9 @@ class Table:
 
     def end(self):
         """The last line, and the exit status."""
-        print(f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped", flush=True)
+        for skip in self.skips:
+            print(skip)
+        print(f"{self.passed} passed, {self.failed} failed, {len(self.skips)} skipped", flush=True)
         return 1 if self.failed else 0
 
 

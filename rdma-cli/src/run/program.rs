@@ -124,11 +124,11 @@ fn kind(file: &File) -> Kind {
         let mut line = Vec::new();
         // A line that cannot be read names no interpreter.
         let _ = BufReader::new(file).read_until(b'\n', &mut line);
-        let words = line
+        let mut words = line
             .get(2..)
             .unwrap_or_default()
             .split(|b| b.is_ascii_whitespace());
-        return match words.filter(|word| !word.is_empty()).next() {
+        return match words.find(|word| !word.is_empty()) {
             Some(word) => Kind::Script(OsString::from_vec(word.to_vec()).into()),
             None => Kind::Other,
         };
