@@ -117,10 +117,6 @@ impl Qp {
                 }
                 break;
             }
-            // What is done in the node has no PSN to be acknowledged: it waits for its turn alone.
-            if e.wqe.op.is_local() && !e.executed {
-                break;
-            }
             self.sq.una = e.end();
             if let Some(e) = self.sq.pop() {
                 self.complete_send(shared, &e.wqe, ibv_wc_status::IBV_WC_SUCCESS, 0);

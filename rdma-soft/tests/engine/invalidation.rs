@@ -316,3 +316,49 @@ fn what_ends_a_window_frees_its_region() {
         assert_eq!(engine.dereg_mr(lkey), Ok(()), "{how}");
     }
 }
+
+/// What is done in the node is done once, however often the messages around it are sent again.
+#[test]
+fn binds_and_invalidations_happen_once_on_a_wire_that_loses() {
+    for seed in 0..20 {
+        let faults = "loss=10%,reorder=5%,delay=5us".parse().unwrap();
+        let mut net = Net::new(2, 4096, 16, faults, seed);
+        let c = Conn {
+            mtu: 256,
+            ..Conn::default()
+        };
+        let (qa, _) = net.pair(0, 1, &c);
+        let m = net.nodes[0].mem(0x50_0000, 4096, BINDABLE);
+        let remote = net.nodes[1].mem(0x10_0000, 4096, ALL).remote(0);
+        let node = &mut net.nodes[0];
+        let kind = ibv_mw_type::IBV_MW_TYPE_2;
+        let mut window = node.engine.alloc_mw(node.pd, kind).unwrap();
+        let mut ops = vec![];
+        for _ in 0..10 {
+            let bind = WindowBind {
+                window,
+                rkey: next(window),
+                lkey: Some(m.lkey),
+                addr: m.iova,
+                len: 64,
+                access: WRITE,
+            };
+            window = bind.rkey;
+            let write = SendOp::Write { remote, imm: None };
+            let gone = SendOp::LocalInvalidate { rkey: bind.rkey };
+            ops.extend([write, SendOp::BindWindow(bind), write, gone]);
+        }
+        for (i, op) in ops.iter().enumerate() {
+            let sges: &[_] = if op.is_local() {
+                &[]
+            } else {
+                &[m.sge(0, 1000)]
+            };
+            net.send(0, qa, wqe(i as u64, *op, sges));
+        }
+        net.settle();
+        let want: Vec<_> = (0..ops.len() as u64).map(|i| (i, OK)).collect();
+        assert_eq!(net.sends(0, qa), want, "seed {seed}");
+        assert!(net.nodes[0].engine.counters().tx_retransmitted > 0);
+    }
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rdma_core_sys::rules::rnr_timer;
 use rdma_core_sys::{ibv_qp_state, ibv_wc_status};
 use rdma_soft::core::{Refused, SendOp};
-use rdma_soft::wire::Operation;
+use rdma_soft::wire::{Aeth, Bth, NakCode, Opcode, Operation, Packet, Psn, Syndrome};
 
 use super::net::*;
 use super::pair::*;
@@ -273,4 +273,62 @@ fn replayed_packets_of_a_former_life_are_dropped() {
     assert_eq!(p.net.nodes[1].done.len(), before);
     let c = p.net.nodes[1].engine.counters();
     assert!(c.refused(Refused::DuplicateRequest) + c.refused(Refused::OutOfSequence) > 0);
+}
+
+/// An answer of node 1 that the test makes up.
+fn answer(p: &mut Pair, psn: u32, syndrome: Syndrome) {
+    let mut packet = Packet::new(Bth {
+        opcode: Opcode::RC_ACKNOWLEDGE,
+        dest_qp: p.qa,
+        psn: Psn::new(psn),
+        pkey: 0xffff,
+        ..Bth::default()
+    });
+    packet.aeth = Some(Aeth { syndrome, msn: 0 });
+    let (now, from) = (p.net.now, path(addr(1), addr(0)));
+    let engine = &mut p.net.nodes[0].engine;
+    engine.handle_packet(now, &from, &packet, &[]);
+}
+
+#[test]
+fn what_is_acknowledged_before_it_is_sent_again_is_not_sent_again() {
+    let mut p = pair(&Conn {
+        psn: [0, 0],
+        ..Conn::default()
+    });
+    p.net.by_hand();
+    let remote = p.b.remote(0);
+    let w = wqe(1, SendOp::Write { remote, imm: None }, &[p.a.sge(0, 5000)]);
+    p.net.send(0, p.qa, w);
+    // A gap, and then, from before it or by a late packet that filled it, an acknowledgement beyond.
+    answer(&mut p, 1, Syndrome::Nak(NakCode::PsnSequenceError));
+    answer(&mut p, 2, Syndrome::Ack { credits: 31 });
+    let now = p.net.now;
+    let engine = &mut p.net.nodes[0].engine;
+    let psns = std::iter::from_fn(|| engine.poll_transmit(now));
+    let psns: Vec<u32> = psns.map(|t| t.packet.bth.psn.value()).collect();
+    assert_eq!(psns, [3, 4]);
+}
+
+#[test]
+fn an_rnr_nak_that_comes_twice_counts_once() {
+    let mut p = pair(&Conn {
+        psn: [0, 0],
+        rnr_retry: 1,
+        ..Conn::default()
+    });
+    p.net.by_hand();
+    p.net.send(0, p.qa, wqe(1, SEND, &[]));
+    for _ in 0..2 {
+        answer(&mut p, 0, Syndrome::Rnr { timer: 12 });
+    }
+    p.net.drain();
+    assert!(p.net.ends(0).is_empty());
+    let stats = p.net.nodes[0].engine.qp_stats(p.qa).unwrap();
+    assert_eq!(stats.rnr_naks_received, 1);
+    assert_eq!(stats.rnr_wait, rnr_timer(12));
+    p.net.recv(1, p.qb, 2, &[]);
+    p.net.wire.set_faults(Default::default());
+    p.net.settle();
+    assert_eq!(p.net.ends(0), [(1, OK)]);
 }
