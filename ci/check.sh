@@ -88,7 +88,7 @@ install_tools() {
     local log=$logs/install.log want=() package
     : >"$log"
     if [[ ${QP_CHECK_INSTALL:-1} != 0 && $(id -u) == 0 ]] && command -v apt-get dpkg-query >/dev/null; then
-        for package in libibverbs-dev librdmacm-dev libclang-dev pkg-config gcc libc6-dev tshark iproute2 python3-venv; do
+        for package in libibverbs-dev librdmacm-dev libclang-dev pkg-config gcc libc6-dev tshark iproute2 python3-venv valgrind; do
             [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || want+=("$package")
         done
         if ((${#want[@]})); then
@@ -105,6 +105,7 @@ install_tools() {
     compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null || missing+=("libclang")
     command -v tshark >/dev/null || missing+=("tshark")
     command -v ip >/dev/null || missing+=("iproute2")
+    command -v valgrind >/dev/null || missing+=("valgrind")
     "$venv/bin/python" -c 'import scapy' 2>/dev/null || missing+=("scapy")
     cargo fmt --version >/dev/null 2>&1 || missing+=("rustfmt")
     cargo clippy --version >/dev/null 2>&1 || missing+=("clippy")
@@ -133,8 +134,8 @@ check_clippy() {
     run clippy 600 cargo clippy --workspace --all-targets --locked -- -D warnings
 }
 
-# The programs in a release build: what README's first command runs, and the outside checks use.
-check_build() { run build 600 cargo build --release --locked --workspace --bins; }
+# The programs in a release build, and the preload library: what README's first command runs, and the outside checks use.
+check_build() { run build 600 cargo build --release --locked --workspace; }
 
 check_readme() {
     local line='cargo run --release --bin qp -- copy README.md target/copy-of-README.md'
@@ -166,6 +167,7 @@ check_minimum-rust() {
     run minimum-rust 600 env CARGO_TARGET_DIR="$CARGO_TARGET_DIR/minimum" cargo "+$version" check --workspace --locked
 }
 
+check_memcheck() { run memcheck 600 bash ci/memcheck.sh; }
 check_asan() { run asan 600 bash ci/asan.sh; }
 
 check_icrc-vectors() { run icrc-vectors 60 python3 ci/outside/icrc_check.py --vectors rdma-soft/tests/fixtures/roce_icrc_vectors.tsv; }
@@ -173,8 +175,16 @@ check_faulty-wire() { run faulty-wire 120 python3 ci/outside/wire_check.py; }
 check_states() { run states 60 python3 ci/outside/states_check.py; }
 check_capture() { QP_VENV=$venv run capture 180 python3 ci/outside/capture_check.py; }
 check_accounting() { run accounting 180 python3 ci/outside/accounting_check.py; }
-check_conformance() { run conformance 180 python3 ci/outside/conformance_check.py; }
+check_conformance() { QP_VENV=$venv run conformance 300 python3 ci/outside/conformance_check.py; }
+check_xrc() { run xrc 180 python3 ci/outside/xrc_check.py; }
+# Fewer lengths than `cargo run --release -p conformance`.
+check_suite() {
+    run suite 300 "$CARGO_TARGET_DIR/release/conformance" --quick
+    sed -nE 's/^[0-9]+ passed, .* refused, .*$/          &/p' "$logs/suite.log"
+}
 check_copy() { run copy 240 python3 ci/outside/copy_check.py; }
+# A little of what ci/peers.sh runs.
+check_peers() { run peers 300 ci/peers.sh quick; }
 check_kill() { run kill 180 python3 ci/outside/kill_check.py; }
 
 # Against the kernel's own soft-RoCE; ci/matrix.sh alone tries all of it.
@@ -186,7 +196,7 @@ check_vm() {
 # --- all of it -------------------------------------------------------------------------------------
 
 all=(versions default-build unsafe fmt clippy build readme states icrc-vectors faulty-wire capture
-    conformance accounting copy kill vm tests doctests doc link minimum-rust asan)
+    conformance suite xrc accounting copy kill peers vm tests doctests doc link minimum-rust asan memcheck)
 if [[ ${1:-} == --list ]]; then
     printf '%s\n' "${all[@]}"
     exit 0

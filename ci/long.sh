@@ -11,5 +11,6 @@ timeout --kill-after=10 1500 cargo test --release --locked -p rdma-soft --test c
     --ignored --exact completion_between_poll_and_arm::no_round_trip_of_a_million_stalls
 timeout --kill-after=10 1500 cargo test --release --locked -p rdma-soft --test engine -- \
     --ignored --exact statuses::a_message_of_two_to_the_31st_bytes
+timeout --kill-after=10 3000 bash ci/memcheck.sh --all
 cargo build --release --locked --bin qp
 exec timeout --kill-after=10 1500 python3 ci/outside/copy_check.py --long

@@ -65,8 +65,9 @@ else
     job preload 200 preload
     job states 60 states
     job rc-tests 240 rc-tests
-    job interop 400 interop
-    job interop-faulty 400 interop --faulty
+    job suite 900 suite
+    job interop 600 interop
+    job interop-faulty 900 interop --faulty
     job copy 200 copy
     job copy-faulty 200 copy --faulty --bytes 4000003
 fi
