@@ -66,6 +66,14 @@ fn entry(path: &[u8]) -> Option<Entry> {
     }
 }
 
+/// The text of a made-up file.
+pub(crate) fn text(path: &[u8]) -> Option<String> {
+    match entry(path)? {
+        Entry::File(text) => Some(text),
+        Entry::Device | Entry::Directory => None,
+    }
+}
+
 /// What is made up below /sys/class/infiniband.
 fn of_class(profile: &Profile, parts: &[&str]) -> Option<Entry> {
     let [device, below @ ..] = parts else {

@@ -2,12 +2,12 @@
 #![allow(unsafe_code)]
 
 use std::arch::global_asm;
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use rdma_core_sys::dispatch::{Object, table_of};
 use rdma_core_sys::*;
 
-use crate::{devices, real};
+use crate::{devices, facade, real};
 
 /// The table that serves what belongs to no object of a device in Rust: libibverbs', or where there is none ours.
 fn others() -> &'static Verbs {
@@ -200,4 +200,44 @@ unsafe extern "C" fn ibv_query_gid_type(
             -1
         }
     }
+}
+
+/// `ibv_read_sysfs_file`, which libibverbs has beside its verbs, for its own programs and providers: the text of a file of a
+/// directory below /sys, without the end of its line. The length of the text, or -1 and errno.
+///
+/// # Safety
+/// `dir` and `file` are C strings, `buf` is writable for `size` bytes.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_read_sysfs_file(
+    dir: *const c_char,
+    file: *const c_char,
+    buf: *mut c_char,
+    size: usize,
+) -> c_int {
+    type Function = unsafe extern "C" fn(*const c_char, *const c_char, *mut c_char, usize) -> c_int;
+    if let Some(address) = real::symbol(c"ibv_read_sysfs_file") {
+        // SAFETY: the function of this name, and its prototype in libibverbs' driver.h.
+        let function = unsafe { std::mem::transmute::<*mut c_void, Function>(address) };
+        // SAFETY: the caller's promises are those that it asks for.
+        let length = unsafe { function(dir, file, buf, size) };
+        if length >= 0 {
+            return length;
+        }
+    }
+    // SAFETY: C strings by the caller's promise.
+    let path = unsafe { [CStr::from_ptr(dir), CStr::from_ptr(file)] };
+    let Some(text) = facade::text(&path.map(CStr::to_bytes).join(&b'/')) else {
+        ops::set_errno(libc::ENOENT);
+        return -1;
+    };
+    let text = text.trim_end().as_bytes();
+    let length = text.len().min(size.saturating_sub(1));
+    if size > 0 {
+        // SAFETY: `buf` is writable for `size` bytes, of which `length` is fewer; a text of ours does not overlap it.
+        unsafe {
+            buf.copy_from_nonoverlapping(text.as_ptr().cast(), length);
+            *buf.add(length) = 0;
+        }
+    }
+    c_int::try_from(length).unwrap_or(c_int::MAX)
 }

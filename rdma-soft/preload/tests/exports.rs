@@ -11,6 +11,7 @@ use rdma_core_sys::Verbs;
 const OTHERS: &[&str] = &[
     "dlopen",
     "ibv_query_gid_type",
+    "ibv_read_sysfs_file",
     "access",
     "stat",
     "stat64",

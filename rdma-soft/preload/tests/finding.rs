@@ -130,3 +130,38 @@ fn no_paths() {
     assert_eq!(kind("/dev/infiniband/uverbs-soft0"), Err(libc::ENOENT));
     assert_eq!(kind("/sys/class/infiniband/soft0"), Err(libc::ENOENT));
 }
+
+#[test]
+fn sysfs_files_are_read_as_libibverbs_reads_them() {
+    common::passes("sysfs_files", &[]);
+}
+
+#[test]
+#[ignore = "run by another test, with the library preloaded"]
+fn sysfs_files() {
+    type Function = unsafe extern "C" fn(*const c_char, *const c_char, *mut c_char, usize) -> i32;
+    // SAFETY: the preloaded library has the function, of this type (libibverbs: driver.h).
+    let read: Function = unsafe {
+        let address = libc::dlsym(libc::RTLD_DEFAULT, c"ibv_read_sysfs_file".as_ptr());
+        assert!(!address.is_null());
+        std::mem::transmute(address)
+    };
+    let mut text = [0u8; 16];
+    let mut file = |dir: &CStr, file: &CStr, size| {
+        text.fill(b'.');
+        // SAFETY: C strings, and a buffer that is no shorter than is told.
+        let length = unsafe { read(dir.as_ptr(), file.as_ptr(), text.as_mut_ptr().cast(), size) };
+        (length, text)
+    };
+    let port = c"/sys/class/infiniband/soft0/ports/1";
+    assert_eq!(
+        file(port, c"gid_attrs/types/0", 16),
+        (7, *b"RoCE v2\0........")
+    );
+    assert_eq!(
+        file(port, c"gid_attrs/types/0", 5),
+        (4, *b"RoCE\0...........")
+    );
+    assert_eq!(file(port, c"gid_attrs/types/7", 16).0, -1);
+    assert_eq!(file(c"/nowhere", c"nothing", 16).0, -1);
+}
