@@ -1,8 +1,12 @@
 //! Tells the linker which version node each exported symbol stands in: the one of `Verbs::SYMBOLS`.
+//!
+//! The compiler has a version script of its own for shared objects, without a name, and GNU ld takes no other one beside that;
+//! LLVM's linker does, which comes with the compiler and is the usual one on x86-64 from Rust 1.90 on. So it is asked for.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rdma_core_sys::Verbs;
 
@@ -21,5 +25,26 @@ fn main() {
         "cargo:rustc-cdylib-link-arg=-Wl,--version-script={}",
         path.display()
     );
+    println!("cargo:rustc-cdylib-link-arg=-fuse-ld=lld");
+    if let Some(beside) = linkers() {
+        println!("cargo:rustc-cdylib-link-arg=-B{}", beside.display());
+    }
     println!("cargo:rerun-if-changed=build.rs");
+}
+
+/// The directory of the linker that comes with the compiler, by the name that a C compiler looks for. Where it is missing, the
+/// system's has to do.
+fn linkers() -> Option<PathBuf> {
+    let compiler = std::env::var_os("RUSTC")?;
+    let told = Command::new(compiler)
+        .args(["--print", "sysroot"])
+        .output()
+        .ok()?;
+    let sysroot = String::from_utf8(told.stdout).ok()?;
+    let host = std::env::var("HOST").ok()?;
+    let dir = Path::new(sysroot.trim())
+        .join("lib/rustlib")
+        .join(host)
+        .join("bin/gcc-ld");
+    dir.join("ld.lld").is_file().then_some(dir)
 }
