@@ -351,3 +351,41 @@ fn a_repeated_request_does_not_take_back_a_later_acknowledgement() {
     let ack = node.poll_transmit(now).unwrap().packet.bth;
     assert_eq!(ack.psn.value(), 2);
 }
+
+/// Answers count the messages that were completed, modulo 2^24: not packets, and repeats not again.
+#[test]
+fn answers_count_messages() {
+    let mut p = pair(&Conn {
+        psn: [0, 0],
+        ..Conn::default()
+    });
+    p.net.by_hand();
+    let remote = p.b.remote(0);
+    let read = SendOp::Read { remote };
+    let ops = [
+        (SendOp::Write { remote, imm: None }, 3000),
+        (read, 3000),
+        (SendOp::FetchAdd { remote, add: 1 }, 8),
+        (SEND, 8),
+    ];
+    let into = p.b.sge(0, 8);
+    p.net.recv(1, p.qb, 1, &[into]);
+    for (i, (op, len)) in ops.into_iter().enumerate() {
+        p.net.send(0, p.qa, wqe(i as u64, op, &[p.a.sge(0, len)]));
+    }
+    let frames = p.net.frames();
+    for again in [false, true] {
+        for frame in &frames {
+            p.net.deliver(frame);
+        }
+        let answers: Vec<_> = p.net.frames().iter().map(|f| parsed(f).0).collect();
+        let msns = answers.iter().filter_map(|a| Some(a.aeth?.msn));
+        let msns: Vec<u32> = msns.collect();
+        if again {
+            assert!(msns.iter().all(|&n| n == 4 || n == 3), "{msns:?}");
+        } else {
+            // The first and the last part of the READ's answer say it.
+            assert_eq!(msns, [1, 2, 2, 3, 4]);
+        }
+    }
+}

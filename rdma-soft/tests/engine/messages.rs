@@ -249,4 +249,9 @@ fn solicited_events_are_marked() {
     p.net.send(0, p.qa, w);
     p.net.settle();
     assert_eq!(p.net.nodes[1].solicited, [false, true]);
+    // Errors count as solicited, on either queue (ibv_req_notify_cq(3)).
+    p.net.recv(1, p.qb, 3, &[]);
+    p.net.move_to_state(1, p.qb, ERR);
+    p.net.send(1, p.qb, wqe(3, SEND, &[]));
+    assert_eq!(p.net.nodes[1].solicited[2..], [true, true]);
 }

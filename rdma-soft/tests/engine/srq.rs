@@ -435,3 +435,50 @@ fn receives_are_conserved_whatever_dies() {
         assert_eq!(s.net.nodes[1].done.len() as u64, posted);
     }
 }
+
+/// A CQ that lost a completion takes the XRC SRQs with it that complete there, and nobody else: each says so once,
+/// and a request that names one is refused for good.
+#[test]
+fn an_srq_whose_cq_was_overrun_takes_no_more() {
+    let mut net = Net::clean(2);
+    let c = Conn::of(Transport::XrcIni);
+    let node = &mut net.nodes[1];
+    let (xrcd, other_cq) = (node.engine.open_xrcd(), node.engine.create_cq().unwrap());
+    let broken = node.create_srq(0, Some(xrcd));
+    let init = SrqInit {
+        pd: node.pd,
+        max_wr: 8,
+        max_sge: 1,
+        limit: 0,
+        xrc: Some((xrcd, other_cq)),
+    };
+    let whole = node.engine.create_srq(init).unwrap();
+    let targets = [0, 1].map(|_| node.create_target(xrcd));
+    let inis = [0, 1].map(|_| net.nodes[0].create_qp(&c));
+    for (ini, target) in inis.into_iter().zip(targets) {
+        net.connect(0, ini, 1, target, &c);
+    }
+    for srq in [broken, whole] {
+        net.srq_recv(1, srq, 1, &[]);
+    }
+    let cq = net.nodes[1].cq;
+    for _ in 0..2 {
+        net.nodes[1].engine.cq_overrun(cq);
+    }
+    net.drain();
+    let error = ibv_event_type::IBV_EVENT_SRQ_ERR;
+    assert_eq!(net.nodes[1].srq_events, [(broken, error)]);
+    for (ini, srq) in inis.into_iter().zip([broken, whole]) {
+        let mut w = wqe(1, SEND, &[]);
+        w.xrc_srq = srq.0;
+        net.send(0, ini, w);
+    }
+    net.settle();
+    let refused = ibv_wc_status::IBV_WC_REM_OP_ERR;
+    assert_eq!(net.sends(0, inis[0]), [(1, refused)]);
+    assert_eq!(net.sends(0, inis[1]), [(1, OK)]);
+    assert_eq!(
+        [net.state(1, targets[0]), net.state(1, targets[1])],
+        [ERR, RTS]
+    );
+}
