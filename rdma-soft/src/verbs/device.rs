@@ -180,9 +180,13 @@ impl Device {
         }
     }
 
-    /// Does something with the node, if it runs.
+    /// Does something with the node, if it runs. That of a parent does not: its thread is not in this
+    /// process, its locks may be held for ever, and its sockets are the parent's.
     pub(super) fn with_node<R>(&self, call: impl FnOnce(&Node) -> R) -> Option<R> {
-        let node = lock(&self.running).node.clone();
+        let running = lock(&self.running);
+        let own = running.forks == sys::forks();
+        let node = running.node.clone().filter(|_| own);
+        drop(running);
         node.map(|node| call(&node))
     }
 

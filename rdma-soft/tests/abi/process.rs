@@ -183,6 +183,49 @@ fn a_child_cannot_use_inherited_devices() {
     ok(x.sent());
 }
 
+/// What the child of `a_child_has_no_running_devices` does, alone in its process: no other thread of a test
+/// holds a lock when it forks.
+#[test]
+#[ignore = "run by a_child_has_no_running_devices"]
+fn forking_child() {
+    if std::env::var_os("RDMA_TEST_FORK").is_none() {
+        return;
+    }
+    let a = Device::plain();
+    let sent = a.counters().link.tx_datagrams;
+    // SAFETY: no other thread of this process holds a lock of the allocator or of the device list; the
+    // child ends by itself.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let none = rdma_soft::counters(&a.name).is_none()
+            && rdma_soft::qp_stats(&a.name, 2).is_none()
+            && !rdma_soft::set_faults(&a.name, Default::default())
+            && rdma_soft::set_port_up(&a.name, 1, false).map_err(|e| e.errno.raw_os_error())
+                == Err(libc::ENODEV);
+        // SAFETY: ends the child without running what the parent registered.
+        unsafe { libc::_exit(if none { 0 } else { 1 }) };
+    }
+    let mut status = -1;
+    // SAFETY: the child above, `status` is writable.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0, "the child found its parent's node");
+    assert_eq!(a.counters().link.tx_datagrams, sent);
+}
+
+/// To a child the devices of its parent are closed: asking for them by name neither waits for locks that
+/// nobody there will ever give up nor does anything to the parent's node.
+#[test]
+fn a_child_has_no_running_devices() {
+    let ended = Command::new(std::env::current_exe().expect("this program"))
+        .args(["--ignored", "--exact", "process::forking_child"])
+        .env("RDMA_TEST_FORK", "1")
+        .output()
+        .expect("a child");
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success(), "{said}");
+    assert!(said.contains("1 passed"), "{said}");
+}
+
 /// A device that was closed with objects left in it gives its address back.
 #[test]
 fn a_closed_device_gives_its_address_back() {
