@@ -60,12 +60,15 @@ pub(super) unsafe extern "C" fn post_recv(
         // SAFETY: not null, so it is a request of the list that ibv_post_recv(3) asks for.
         unsafe { push_recv(queue, max_sge, request, seq) }
     });
-    let flushes = queue.flushes();
-    drop(queue);
-    if accepted && flushes {
-        soft.node.kick(&soft.qp);
-    } else if accepted {
+    if accepted {
+        // With the queue still locked: whoever moves the QP to ERR tells the queue so under that lock, and
+        // looks for marks afterwards. So either it finds this mark, or the queue flushes already.
         soft.node.mark(&soft.qp);
+    }
+    let flushes = accepted && queue.flushes();
+    drop(queue);
+    if flushes {
+        soft.node.kick(&soft.qp);
     }
     outcome
 }
