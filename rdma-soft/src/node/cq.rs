@@ -295,4 +295,4 @@ impl Cq {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -46,10 +46,12 @@ impl AsyncEvent {
         }
     }
 
-    /// False once the subject is being destroyed.
+    /// False once the subject is being destroyed, and until an XRC target that is being opened once more
+    /// has an `ibv_qp`: its peer may be sending already, and an event must name something.
     fn alive(&self) -> bool {
         let dead = match &self.subject {
             Subject::Cq(cq) => &cq.dead,
+            Subject::Qp(qp) if qp.handle.load(Ordering::Acquire) == 0 => return false,
             Subject::Qp(qp) => &qp.dead,
             Subject::Srq(srq) => &srq.dead,
             Subject::Port(_) | Subject::Device => return true,
@@ -104,5 +106,33 @@ impl Notice {
             }
             Notice::Async(event, queue) => event.push_to(&queue),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{OFlags, fcntl_setfl};
+    use rustix::io::Errno;
+
+    use super::*;
+    use crate::node::cq::tests::queue_pair;
+
+    /// An event of a handle that the application does not know yet would name nothing, and could never be
+    /// acknowledged.
+    #[test]
+    fn a_handle_hears_nothing_before_it_is_known() {
+        let events = Arc::new(EventQueue::new().expect("a descriptor"));
+        fcntl_setfl(events.fd(), OFlags::NONBLOCK).expect("a descriptor's flags");
+        let handle = QpHandle::new(&queue_pair(0x11), Arc::clone(&events));
+        let hear = |kind| {
+            Notice::of_qp(&handle, kind).deliver();
+            events.take(|_| ()).map(|event| event.kind)
+        };
+        assert_eq!(hear(ibv_event_type::IBV_EVENT_COMM_EST), Err(Errno::AGAIN));
+        handle.handle.store(0x1000, Ordering::Release);
+        let kind = ibv_event_type::IBV_EVENT_QP_ACCESS_ERR;
+        assert_eq!(hear(kind), Ok(kind));
+        handle.retire_events();
+        assert_eq!(hear(kind), Err(Errno::AGAIN));
     }
 }

@@ -50,6 +50,11 @@ impl<T> EventQueue<T> {
         self.fd.as_raw_fd()
     }
 
+    #[cfg(test)]
+    pub(crate) fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
     /// Appends `item`, unless `alive` says that its object is being destroyed.
     ///
     /// [`remove`](EventQueue::remove) and this exclude each other, so an object that first

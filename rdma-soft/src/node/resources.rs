@@ -236,6 +236,9 @@ impl Node {
             if state == ibv_qp_state::IBV_QPS_RESET {
                 qp.purge();
             }
+            // What was reported may have been too much for a CQ, and that ends the QP.
+            let now = driver.engine.query_qp(qp.num);
+            let state = now.map_or(state, |(attr, _)| attr.qp_state);
             qp.set_state(state);
             Ok(state)
         })

@@ -8,7 +8,7 @@ use rdma_core_sys::{ibv_wc_opcode, ibv_wc_status};
 use super::*;
 use crate::core::{QpInit, SrqId};
 
-fn queue_pair(num: u32) -> Arc<Qp> {
+pub(crate) fn queue_pair(num: u32) -> Arc<Qp> {
     let init = QpInit {
         transport: Transport::Rc,
         pd: None,
