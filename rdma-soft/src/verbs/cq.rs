@@ -8,6 +8,7 @@ use rdma_core_sys::*;
 use rustix::io::Errno;
 
 use super::cq_ex::{self, Current};
+use super::pd::Member;
 use super::turn::Turn;
 use super::{POISON, context, fail, object, refuse, td};
 use crate::core::{CallError, Completion, Queue};
@@ -21,6 +22,8 @@ pub(super) struct CqObject {
     pub(super) poison: bool,
     /// The completion that an extended CQ is read at.
     pub(super) current: Turn<Current>,
+    /// Counts it as made in a parent domain.
+    _parent: Option<Member>,
 }
 
 /// A number of entries that a CQ may have.
@@ -57,10 +60,11 @@ pub(super) unsafe fn create(
             attr.comp_vector
         )));
     }
-    if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD.bits() != 0 {
+    let parent = match attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD.bits() {
+        0 => None,
         // SAFETY: the caller's promise.
-        unsafe { td::check_parent(attr.parent_domain, ctx)? };
-    }
+        _ => Some(unsafe { td::member_of_parent(attr.parent_domain, ctx)? }),
+    };
     let channel_soft = if attr.channel.is_null() {
         None
     } else {
@@ -97,6 +101,7 @@ pub(super) unsafe fn create(
         cq: Arc::clone(&cq),
         poison: context.node.config().strict.poison,
         current: Current::none(),
+        _parent: parent,
     };
     let handle = object::create::<ibv_cq>(abi, soft);
     cq.handle.store(handle as usize, Ordering::Release);

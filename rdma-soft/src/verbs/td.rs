@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rdma_core_sys::*;
 use rustix::io::Errno;
 
-use super::pd::PdObject;
+use super::pd::{Member, PdObject};
 use super::{context, fail, object, refuse};
 use crate::core::CallError;
 
@@ -127,20 +127,19 @@ pub(super) unsafe fn release(parent: &Parent) {
     }
 }
 
-/// Checks the parent domain that a CQ is to be made with.
+/// Counts a CQ as made in a parent domain.
 ///
 /// # Errors
 /// `EINVAL` if it is none, or of another context.
 ///
 /// # Safety
 /// `pd` is null or live, of some verbs provider.
-pub(super) unsafe fn check_parent(pd: *mut ibv_pd, ctx: *mut ibv_context) -> Result<(), CallError> {
+pub(super) unsafe fn member_of_parent(
+    pd: *mut ibv_pd,
+    ctx: *mut ibv_context,
+) -> Result<Member, CallError> {
     // SAFETY: the caller's promise.
     let (soft, of) = unsafe { (object::soft(pd)?, (*pd).context) };
-    if soft.parent.is_none() || of != ctx {
-        return Err(CallError::invalid(
-            "parent_domain is no parent domain of this context",
-        ));
-    }
-    Ok(())
+    let member = soft.member().filter(|_| of == ctx);
+    member.ok_or_else(|| CallError::invalid("parent_domain is no parent domain of this context"))
 }

@@ -444,6 +444,8 @@ fn parent_domains() {
         cq_attr.parent_domain = parent;
         let cq = ops::ibv_create_cq_ex(a.ctx, &mut cq_attr);
         assert!(!cq.is_null(), "{}", why());
+        assert_eq!(verbs().dealloc_pd(parent), EBUSY);
+        says(&["2 objects"]);
         assert_eq!(verbs().destroy_cq(cq.cast()), 0);
         cq_attr.parent_domain = x.pd;
         assert!(ops::ibv_create_cq_ex(a.ctx, &mut cq_attr).is_null());
