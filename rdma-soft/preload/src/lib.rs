@@ -6,12 +6,12 @@
 //! of a copy of the software device that the program itself contains. `ibv_get_device_list` gives first the real devices,
 //! then ours.
 //!
-//! - [`verbs`]: the exported functions, and which table each call goes to.
-//! - [`devices`]: the list of devices, and opening ours.
-//! - [`real`]: where libibverbs is, if it is.
-//! - [`loading`]: programs that load libibverbs by hand get this library.
-//! - [`facade`]: the paths below /dev and /sys at which programs look for devices.
-//! - [`report`]: what is told at the end of a process.
+//! - `verbs`: the exported functions, and which table each call goes to.
+//! - `devices`: the list of devices, and opening ours.
+//! - `real`: where libibverbs is, if it is.
+//! - `loading`: programs that load libibverbs by hand get this library.
+//! - `facade`: the paths below /dev and /sys at which programs look for devices.
+//! - `report`: what is told at the end of a process.
 //!
 //! The environment's `RDMA_SOFT_*` variables say what the device is ([`rdma_soft::profile`]); `qp run` sets them.
 #![deny(unsafe_code)]
