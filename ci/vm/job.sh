@@ -43,7 +43,7 @@ if [[ $name == rc-tests ]]; then
         cp "$program" "$folder/bin/test-$(basename "$program" | sed 's/-[0-9a-f]*$//')"
     done
 fi
-if [[ $name == preload ]]; then
+if [[ $name == preload || $name == ratio ]]; then
     (cd "$root" && cargo build --quiet --release --locked -p rdma-soft-preload)
     cp "$CARGO_TARGET_DIR"/release/librdma_soft_preload.so "$folder/bin/"
 fi
