@@ -124,8 +124,7 @@ fn two_software_devices_understand_each_other() {
             .count();
         assert!(count >= 4, "{operation}: {count} times in {output}");
     }
-    assert_eq!(
-        passed as usize,
-        output.lines().filter(|l| l.contains("  ok  ")).count()
-    );
+    // What UC and UD may lose on this wire, and told, is passed, too.
+    let told = (output.lines()).filter(|l| l.contains("  ok  ") || l.contains("  lost  "));
+    assert_eq!(passed as usize, told.count());
 }
