@@ -28,7 +28,8 @@ pub(super) struct CqObject {
 
 /// A number of entries that a CQ may have.
 fn depth(node: &Node, cqe: u32) -> Result<u32, CallError> {
-    let max = node.config().caps.max_cqe;
+    // As ibv_query_device tells it: the number is an int.
+    let max = node.config().caps.max_cqe.min(c_int::MAX as u32);
     match cqe {
         0 => Err(CallError::invalid(
             "cqe is 0: a CQ holds at least one completion",

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::common::*;
 use crate::kinds::unsignaled;
 use rdma_core_sys::*;
+use rdma_soft::verbs;
 
 /// A list is taken up to the first bad request, which `bad_wr` names.
 #[test]
@@ -242,4 +243,21 @@ fn a_receive_posted_before_the_send_is_found() {
         streaming -= 1;
     }
     assert_eq!(b.counter("tx_rnr_naks"), 0);
+}
+
+/// A number of completions is an `int`: a negative one is refused however high the device's limit is.
+#[test]
+fn a_negative_number_of_completions() {
+    let mut profile = rdma_soft::Profile::default();
+    profile.caps.max_cqe = u32::MAX;
+    let a = Device::new(profile);
+    let x = End::new(&a, Options::default());
+    // SAFETY: the context is open, the CQ is live.
+    unsafe {
+        let cq = verbs().create_cq(a.ctx, -1, null_mut(), null_mut(), 0);
+        assert!(cq.is_null());
+        assert_eq!(errno(), EINVAL);
+        assert_eq!(verbs().resize_cq(x.scq, -1), EINVAL);
+        assert_eq!((*x.scq).cqe, x.opt.cqe);
+    }
 }
