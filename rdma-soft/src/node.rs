@@ -4,8 +4,8 @@
 //! # Who drives the engine
 //!
 //! One lock guards the engine and its links ([`driver`]). A post appends to its queue under a lock
-//! of that queue alone, marks the node, and drives the engine if nobody else does; whoever does
-//! looks at the mark again after unlocking, so no request is left behind. A poll takes from
+//! of that queue alone, and drives the engine if nobody else does; else it marks the node, and whoever
+//! drives looks at the mark after unlocking, so no request is left behind. A poll takes from
 //! its CQ's ring, and drives the engine only when the ring is empty. The [`thread`] does the rest,
 //! and keeps out of the way while somebody polls. All locks below the engine's are leaves, events
 //! are written after it is unlocked, and nobody waits for an acknowledgement while holding one.
@@ -202,8 +202,8 @@ impl Node {
             sleeper: Sleeper::new().map_err(system("making the thread's wake-up descriptor"))?,
             thread: Mutex::new(None),
         });
-        let handle = thread::spawn(Arc::clone(&node), waiters)
-            .map_err(system("starting a thread"))?;
+        let handle =
+            thread::spawn(Arc::clone(&node), waiters).map_err(system("starting a thread"))?;
         *lock(&node.thread) = Some(handle);
         Ok(node)
     }
@@ -276,17 +276,34 @@ impl Node {
         }
     }
 
+    /// The engine, unless somebody else has it.
+    fn try_driver(&self) -> Option<MutexGuard<'_, Driver>> {
+        match self.driver.try_lock() {
+            Ok(driver) => Some(driver),
+            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        }
+    }
+
     /// Drives the engine unless somebody else does. `polling`: the caller comes back at once, so
     /// the thread need not be woken for what is left, unless it would sleep on after the caller has gone.
-    fn drive(&self, mut now: Instant, budget: Budget, polling: bool) {
+    fn drive(&self, now: Instant, budget: Budget, polling: bool) {
+        if let Some(driver) = self.try_driver() {
+            self.drive_on(driver, now, budget, polling);
+        }
+    }
+
+    /// Drives the engine, and again as long as others leave word meanwhile.
+    fn drive_on<'a>(
+        &'a self,
+        mut driver: MutexGuard<'a, Driver>,
+        mut now: Instant,
+        budget: Budget,
+        polling: bool,
+    ) {
         // Others may go on marking the node; after some turns the thread takes over.
         const TURNS: u32 = 8;
         for round in 1.. {
-            let mut driver = match self.driver.try_lock() {
-                Ok(driver) => driver,
-                Err(TryLockError::WouldBlock) => return,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            };
             let mut notices = Vec::new();
             let turn = driver.step(now, budget, &mut notices);
             let more = if polling { now + LEASE } else { now };
@@ -298,6 +315,10 @@ impl Node {
                 self.sleeper.wake();
                 return;
             }
+            driver = match self.try_driver() {
+                Some(driver) => driver,
+                None => return,
+            };
             now = self.clock.now();
         }
     }
@@ -315,8 +336,16 @@ impl Node {
 
     /// Requests were appended to a queue of `qp`: gets them going.
     pub(crate) fn kick(&self, qp: &Arc<Qp>) {
-        self.mark(qp);
-        self.drive(self.clock.now(), POST, false);
+        match self.try_driver() {
+            Some(mut driver) => {
+                driver.take_posts_of(qp);
+                self.drive_on(driver, self.clock.now(), POST, false);
+            }
+            None => {
+                self.mark(qp);
+                self.drive(self.clock.now(), POST, false);
+            }
+        }
     }
 
     /// A poll of `cq` found nothing: makes progress.

@@ -1,7 +1,7 @@
 //! The node's objects by their numbers: where new requests come from, and where what the engine
 //! reports goes.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use crate::core::{CallError, CqId, Engine, Event, Queue, SrqId, XrcdId};
 /// The node's objects, by number.
 #[derive(Debug, Default)]
 pub(super) struct Objects {
-    pub(super) cqs: HashMap<CqId, Arc<Cq>>,
-    pub(super) qps: HashMap<u32, Arc<Qp>>,
-    pub(super) srqs: HashMap<SrqId, Arc<Srq>>,
-    domains: HashMap<XrcdId, Domain>,
+    pub(super) cqs: BTreeMap<CqId, Arc<Cq>>,
+    pub(super) qps: BTreeMap<u32, Arc<Qp>>,
+    pub(super) srqs: BTreeMap<SrqId, Arc<Srq>>,
+    domains: BTreeMap<XrcdId, Domain>,
     /// Where posters leave word.
     pub(super) posts: Arc<Posts>,
     /// Room for the list of queues whose requests are being taken.

@@ -144,9 +144,10 @@ impl Poster {
 
 /// The queues with requests that the engine has not taken yet.
 ///
-/// A poster appends its request to its queue, [marks](Posts::mark) the queue, and tries the engine's lock.
-/// If that is taken it goes away: whoever has the engine asks [`missed`](Posts::missed) after letting go,
-/// and drives again if so. No request is left between the two:
+/// A poster appends its request to its queue and tries the engine's lock: with it, it hands the request over
+/// itself. Without, it [marks](Posts::mark) the queue and tries once more. If the lock is still taken it goes
+/// away: whoever has the engine asks [`missed`](Posts::missed) after letting go, and drives again if so. No
+/// request is left between the two:
 ///
 /// 1. *A mark is cleared only by whoever takes the request.* `mark` leaves the list's lock before it sets
 ///    `pending`; `take` clears `pending` before it enters that lock. If a `take` clears what this `mark`
@@ -156,8 +157,8 @@ impl Poster {
 /// 2. *Whoever made the lock fail sees the mark, or it was cleared.* Every access after the first check of
 ///    `pending` is a read-modify-write, so all of them are in one order, and each happens before the next
 ///    one. Take the poster's setting, and the question of that holder of the lock whom the poster's
-///    `try_lock` ran into. Question first: then that holder's unlocking, which is before its question,
-///    happens before the poster's `try_lock`, which could not run into it. So the setting is first, and
+///    second `try_lock` ran into. Question first: then that holder's unlocking, which is before its question,
+///    happens before that `try_lock`, which could not run into it. So the setting is first, and
 ///    the question is answered with true, unless a `take` in between has cleared it (see 1). Plain stores
 ///    and loads, sequentially consistent ones too, would not do: the standard library's lock is neither,
 ///    and nothing would order the load after the unlocking.
