@@ -148,26 +148,11 @@ impl Device {
         // SAFETY: the type says which member of the element is valid. Its object is alive: destroying it would wait for
         // the acknowledgement below, and this thread is the only one that destroys.
         let subject = unsafe {
-            match kind {
-                IBV_EVENT_CQ_ERR => Subject::Cq(event.element.cq.addr()),
-                IBV_EVENT_QP_FATAL
-                | IBV_EVENT_QP_REQ_ERR
-                | IBV_EVENT_QP_ACCESS_ERR
-                | IBV_EVENT_COMM_EST
-                | IBV_EVENT_SQ_DRAINED
-                | IBV_EVENT_PATH_MIG
-                | IBV_EVENT_PATH_MIG_ERR
-                | IBV_EVENT_QP_LAST_WQE_REACHED => Subject::Qp((*event.element.qp).qp_num),
-                IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
-                    Subject::Srq(event.element.srq.addr())
-                }
-                IBV_EVENT_PORT_ACTIVE
-                | IBV_EVENT_PORT_ERR
-                | IBV_EVENT_LID_CHANGE
-                | IBV_EVENT_PKEY_CHANGE
-                | IBV_EVENT_SM_CHANGE
-                | IBV_EVENT_CLIENT_REREGISTER
-                | IBV_EVENT_GID_CHANGE => Subject::Port(event.element.port_num),
+            match kind.element() {
+                Some(EventElement::Cq) => Subject::Cq(event.element.cq.addr()),
+                Some(EventElement::Qp) => Subject::Qp((*event.element.qp).qp_num),
+                Some(EventElement::Srq) => Subject::Srq(event.element.srq.addr()),
+                Some(EventElement::Port) => Subject::Port(event.element.port_num),
                 _ => Subject::Other,
             }
         };

@@ -51,8 +51,63 @@ c_enum! {
     }
 }
 
+/// What an event is about, by its kind: the member of its element that is valid.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EventElement {
+    /// `cq`.
+    Cq,
+    /// `qp`.
+    Qp,
+    /// `srq`.
+    Srq,
+    /// `wq`.
+    Wq,
+    /// `port_num`.
+    Port,
+    /// The device, which needs no member.
+    Device,
+}
+
+impl ibv_event_type {
+    /// The member of the element that is valid for such an event (man ibv_get_async_event); `None` for an unknown kind.
+    ///
+    /// ```
+    /// use rdma_core_sys::*;
+    ///
+    /// assert_eq!(IBV_EVENT_SQ_DRAINED.element(), Some(EventElement::Qp));
+    /// assert_eq!(IBV_EVENT_GID_CHANGE.element(), Some(EventElement::Port));
+    /// assert_eq!(ibv_event_type(999).element(), None);
+    /// ```
+    #[must_use]
+    pub const fn element(self) -> Option<EventElement> {
+        Some(match self {
+            IBV_EVENT_CQ_ERR => EventElement::Cq,
+            IBV_EVENT_QP_FATAL
+            | IBV_EVENT_QP_REQ_ERR
+            | IBV_EVENT_QP_ACCESS_ERR
+            | IBV_EVENT_COMM_EST
+            | IBV_EVENT_SQ_DRAINED
+            | IBV_EVENT_PATH_MIG
+            | IBV_EVENT_PATH_MIG_ERR
+            | IBV_EVENT_QP_LAST_WQE_REACHED => EventElement::Qp,
+            IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => EventElement::Srq,
+            IBV_EVENT_WQ_FATAL => EventElement::Wq,
+            IBV_EVENT_PORT_ACTIVE
+            | IBV_EVENT_PORT_ERR
+            | IBV_EVENT_LID_CHANGE
+            | IBV_EVENT_PKEY_CHANGE
+            | IBV_EVENT_SM_CHANGE
+            | IBV_EVENT_CLIENT_REREGISTER
+            | IBV_EVENT_GID_CHANGE
+            | IBV_EVENT_DEVICE_SPEED_CHANGE => EventElement::Port,
+            IBV_EVENT_DEVICE_FATAL => EventElement::Device,
+            _ => return None,
+        })
+    }
+}
+
 c_struct! {
-    /// What an event is about; which member is valid follows from the type.
+    /// What an event is about; which member is valid follows from the type ([`ibv_event_type::element`]).
     pub union ibv_async_event_element (c "ibv_async_event" "element") [8, 8] {
         /// For CQ events.
         pub cq: *mut ibv_cq = 0,

@@ -102,26 +102,13 @@ pub(crate) enum Element {
 /// # Safety
 /// `event` was got from the library and is not acknowledged yet.
 unsafe fn element(event: &ibv_async_event) -> Element {
-    match event.event_type {
-        IBV_EVENT_QP_FATAL
-        | IBV_EVENT_QP_REQ_ERR
-        | IBV_EVENT_QP_ACCESS_ERR
-        | IBV_EVENT_COMM_EST
-        | IBV_EVENT_SQ_DRAINED
-        | IBV_EVENT_PATH_MIG
-        | IBV_EVENT_PATH_MIG_ERR
-        | IBV_EVENT_QP_LAST_WQE_REACHED => {
+    match event.event_type.element() {
+        Some(EventElement::Qp) => {
             // SAFETY: these types say that the element is a QP; its destruction waits until the event is acknowledged, so
             // by the contract of this function it is alive.
             Element::Qp(unsafe { (*event.element.qp).qp_num })
         }
-        IBV_EVENT_PORT_ACTIVE
-        | IBV_EVENT_PORT_ERR
-        | IBV_EVENT_LID_CHANGE
-        | IBV_EVENT_PKEY_CHANGE
-        | IBV_EVENT_SM_CHANGE
-        | IBV_EVENT_CLIENT_REREGISTER
-        | IBV_EVENT_GID_CHANGE => {
+        Some(EventElement::Port) => {
             // SAFETY: these types say that the element is a port number.
             Element::Port(u8::try_from(unsafe { event.element.port_num }).unwrap_or(0))
         }

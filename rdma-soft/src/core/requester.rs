@@ -447,8 +447,8 @@ impl Qp {
         Some(path.transmit(self.num, packet, payload_len, source))
     }
 
-    /// The Q_Key of a datagram: with the high bit set in the request, the Queue Pair's own
-    /// (ibv_post_send(3) says nothing of it; rxe: `rxe_init_packet`).
+    /// The Q_Key of a datagram: with the high bit set in the request, the Queue Pair's own. Adapters do
+    /// so; ibv_post_send(3) says nothing of it, and rxe sends what the request has.
     fn sent_qkey(&self, asked: u32) -> u32 {
         if asked >> 31 == 1 {
             self.attr.qkey
