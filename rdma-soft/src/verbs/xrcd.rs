@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
 
 use rdma_core_sys::*;
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{context, fail, object, refuse};
@@ -25,14 +25,19 @@ fn file_of(fd: c_int) -> Result<DomainFile, CallError> {
     if fd < 0 {
         return Err(bad());
     }
-    // SAFETY: not negative, and the system answers EBADF below if the descriptor is not open; it is
-    // used for the calls of this function only, and the application closes none that it passes
-    // meanwhile.
-    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    let copy = rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(|_| bad())?;
-    let stat = rustix::fs::fstat(&copy).map_err(|_| bad())?;
+    // With O_PATH it holds the file, and when it is closed the application keeps its locks of the file, which
+    // it would lose with a duplicate (fcntl_locking(2)). That is for where there is no /proc.
+    let path = format!("/proc/self/fd/{fd}");
+    let held = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let held = held.or_else(|_| {
+        // SAFETY: not negative, and the system answers EBADF if the descriptor is not open; it is used
+        // for this call only, and the application closes none that it passes meanwhile.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(|_| bad())
+    })?;
+    let stat = rustix::fs::fstat(&held).map_err(|_| bad())?;
     let inode = (stat.st_dev, stat.st_ino);
-    Ok(DomainFile { _fd: copy, inode })
+    Ok(DomainFile { _fd: held, inode })
 }
 
 pub(super) unsafe extern "C" fn open_xrcd(

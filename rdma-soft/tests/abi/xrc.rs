@@ -41,6 +41,38 @@ impl Drop for Named {
     }
 }
 
+/// A process loses its locks of a file when it closes any descriptor of it (fcntl_locking(2)): the device
+/// closes none while a domain is opened and closed.
+#[test]
+fn locks_of_the_file_stay() {
+    let a = Device::plain();
+    let name = Named::new("locks");
+    // SAFETY: a struct of integers, for which all zeroes are valid values.
+    let mut whole: libc::flock = unsafe { std::mem::zeroed() };
+    whole.l_type = libc::F_WRLCK as _;
+    // SAFETY: an open file and a whole struct.
+    assert_eq!(unsafe { libc::fcntl(name.fd(), libc::F_SETLK, &whole) }, 0);
+    // Only another process can tell.
+    let locked = || {
+        // SAFETY: the child makes one call of the system and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: an open file and a whole struct.
+            unsafe { libc::_exit(libc::fcntl(name.fd(), libc::F_SETLK, &whole) + 1) };
+        }
+        let mut status = -1;
+        // SAFETY: the child above, `status` is writable.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        status == 0
+    };
+    assert!(locked());
+    let first = Xrcd::open(&a, name.fd(), libc::O_CREAT).expect("a domain");
+    let second = Xrcd::open(&a, name.fd(), 0).expect("the same domain");
+    assert!(locked(), "while it is opened");
+    drop((first, second));
+    assert!(locked(), "while it is closed");
+}
+
 /// A file names a domain for all contexts of a node, as the kernel's ib_uverbs_open_xrcd has it.
 #[test]
 fn a_file_names_a_domain() {
