@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::c_int;
+use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
@@ -47,7 +48,9 @@ pub(super) fn note(error: impl Into<CallError>) -> Errno {
     let error = error.into();
     let errno = error.errno;
     if EXPLAIN.load(Ordering::Relaxed) {
-        eprintln!("rdma-soft: errno {}: {error}", errno.raw_os_error());
+        let line = format!("rdma-soft: errno {}: {error}\n", errno.raw_os_error());
+        // Where nobody can read it, nobody is told.
+        let _ = std::io::stderr().write_all(line.as_bytes());
     }
     // A thread that is ending may have none any more.
     let _ = LAST.try_with(|last| last.replace(Some(error)));

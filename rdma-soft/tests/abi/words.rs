@@ -57,20 +57,35 @@ fn a_refusal_has_its_sentence() {
     });
 }
 
+/// A process in which a call is refused.
+fn refused(explain: &str) -> std::process::Command {
+    let mut child = std::process::Command::new(std::env::current_exe().expect("a path"));
+    child
+        .args([
+            "--exact",
+            "words::refused_child",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env("RDMA_SOFT_EXPLAIN", explain);
+    child
+}
+
+/// A program whose standard error nobody reads any more goes on.
+#[test]
+fn refusals_that_nobody_reads() {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let child = refused("1").stderr(writer).output().expect("a child");
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success(), "{}: {said}", child.status);
+}
+
 /// `RDMA_SOFT_EXPLAIN=1` puts the sentences on the standard error of programs that ask for nothing.
 #[test]
 fn refusals_on_standard_error() {
     let run = |explain: &str| {
-        let child = std::process::Command::new(std::env::current_exe().expect("a path"))
-            .args([
-                "--exact",
-                "words::refused_child",
-                "--ignored",
-                "--nocapture",
-            ])
-            .env("RDMA_SOFT_EXPLAIN", explain)
-            .output()
-            .expect("a child");
+        let child = refused(explain).output().expect("a child");
         assert!(child.status.success());
         String::from_utf8(child.stderr).expect("text")
     };
