@@ -1,5 +1,6 @@
 //! The software device as a C program uses it: through the verbs table and the inline operations.
 
+mod arguments;
 #[allow(dead_code, reason = "the tests of cases read the frames")]
 mod capture;
 mod common;
