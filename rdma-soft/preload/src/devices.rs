@@ -72,7 +72,7 @@ pub(crate) unsafe fn get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_d
     let Some(soft) = List::get(rdma_soft::verbs()) else {
         let errno = ops::errno();
         if let Err(error) = rdma_soft::Profile::from_env() {
-            eprintln!("rdma-soft: {error}");
+            crate::say(format_args!("{error}"));
         }
         real.into_iter().for_each(List::free);
         ops::set_errno(errno);
@@ -150,7 +150,7 @@ pub(crate) unsafe fn open_device(
         let errno = ops::errno();
         let name = name(verbs, device);
         if let Some(error) = rdma_soft::open_error(&name) {
-            eprintln!("rdma-soft: {name}: {error}");
+            crate::say(format_args!("{name}: {error}"));
         }
         ops::set_errno(errno);
     }

@@ -22,3 +22,10 @@ mod loading;
 mod real;
 mod report;
 mod verbs;
+
+/// Says something to the user on standard error, if somebody reads that; a program must not end because nobody does.
+fn say(message: std::fmt::Arguments<'_>) {
+    use std::io::Write;
+    let line = format!("rdma-soft: {message}\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}

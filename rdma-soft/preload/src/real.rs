@@ -104,10 +104,10 @@ impl Next {
             // SAFETY: a special handle and a C string.
             address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
             if address.is_null() {
-                eprintln!(
-                    "rdma-soft: the C library has no {}",
+                crate::say(format_args!(
+                    "the C library has no {}",
                     self.name.to_string_lossy()
-                );
+                ));
                 std::process::abort();
             }
             self.address.store(address, Ordering::Relaxed);

@@ -52,10 +52,10 @@ fn write(pid: u32, path: &Path) {
     for line in lines {
         let file = OpenOptions::new().create(true).append(true).open(path);
         if let Err(error) = file.and_then(|mut file| file.write_all(line.as_bytes())) {
-            eprintln!(
-                "rdma-soft: cannot write the counters to {}: {error}",
+            crate::say(format_args!(
+                "cannot write the counters to {}: {error}",
                 path.display()
-            );
+            ));
         }
     }
 }
