@@ -35,10 +35,12 @@ use crate::verbs::sys::with_signals_blocked;
 ///
 /// # Napping
 ///
-/// Somebody polls in a loop as long as `Node::lease` lies ahead: then the thread looks at nothing but its
-/// descriptor, for [`LEASE`] at most. Everything waits for the pollers meanwhile, who drive the engine with
-/// each poll that finds nothing: that is the price of not taking the processor and the packets from them.
-/// A poller that goes away without a word is noticed after [`LEASE`]. One that arms its CQ clears the lease
+/// Somebody polls in a loop as long as `Node::lease` lies ahead and the last poll is not older than
+/// [`GONE`]: then the thread looks at nothing but its descriptor. Everything waits for the pollers
+/// meanwhile, who drive the engine with each poll that finds nothing: that is the price of not taking the
+/// processor and the packets from them. A poller that goes away without a word, for instance to look at
+/// memory that its peer writes, is noticed at the end of the nap: naps begin with [`GONE`] and double, up
+/// to [`LEASE`], as long as the polling goes on. One that arms its CQ clears the lease
 /// and then looks at `napping`; the thread sets `napping` and then looks at the lease again. All four are
 /// sequentially consistent, so at least one of them sees the other: the thread does not nap, or is woken.
 /// A lease that another poller takes at the same moment is that poller's promise.
@@ -104,6 +106,9 @@ impl Sleeper {
     }
 }
 
+/// A poller that has not come back for so long does something else.
+const GONE: Duration = Duration::from_micros(20);
+
 /// Frames that the thread handles before it lets others at the engine.
 const TURN: Budget = Budget { rx: 64, tx: 64 };
 
@@ -140,16 +145,19 @@ fn run(node: &Node, waiters: &[Arc<OwnedFd>]) {
     fds.extend((waiters.iter()).map(|fd| PollFd::new(&**fd, PollFlags::IN)));
     // Datagrams that nobody waits for an answer to were handled since the thread last slept.
     let mut stream = false;
+    let mut nap = GONE;
     while !sleeper.stop.load(Ordering::SeqCst) {
         if polled(node) {
             sleeper.napping.store(true, Ordering::SeqCst);
             // Who ends the polling clears the lease first and then looks whether this naps.
             if polled(node) {
-                sleeper.sleep(&mut fds[..1], Some(LEASE));
+                sleeper.sleep(&mut fds[..1], Some(nap));
             }
             sleeper.napping.store(false, Ordering::SeqCst);
+            nap = (2 * nap).min(LEASE);
             continue;
         }
+        nap = GONE;
         let mut driver = lock(&node.driver);
         let now = node.clock.now();
         let mut notices = Vec::new();
@@ -189,5 +197,7 @@ fn run(node: &Node, waiters: &[Arc<OwnedFd>]) {
 
 /// Somebody polls in a loop.
 fn polled(node: &Node) -> bool {
-    node.clock.now().as_nanos() < node.lease.load(Ordering::SeqCst)
+    let now = node.clock.now();
+    let last = Instant::from_nanos(node.last_poll.load(Ordering::Relaxed));
+    now.as_nanos() < node.lease.load(Ordering::SeqCst) && now.since(last) <= GONE
 }
