@@ -364,25 +364,28 @@ impl Engine {
         packet: &Packet,
         payload: &Payload<'_>,
     ) -> Result<(), Refused> {
-        let members = self.groups.get(&path.dst).ok_or(Refused::UnknownGroup)?;
-        let members: Vec<u32> = members.iter().copied().collect();
+        let members = self.groups.get_mut(&path.dst);
+        let members = std::mem::take(members.ok_or(Refused::UnknownGroup)?);
         let sender = packet.deth.map(|d| d.src_qp).filter(|_| {
             let gids = self.shared.config.ports.iter().flat_map(|p| &p.gids);
             let mut gids = gids.filter(|g| !g.is_empty());
             gids.any(|g| gid_to_ip(g.gid) == path.src)
         });
         let mut outcome = Err(Refused::UnknownGroup);
-        for qp_num in members {
+        for &qp_num in &members {
             let itself = sender == Some(qp_num);
             let blocks = |qp: &Qp| qp.init.block_self_multicast;
-            if itself && self.qps.get(&qp_num).is_some_and(blocks) {
-                continue;
-            }
-            let taken = self.dispatch(now, path, packet, payload, qp_num);
+            let taken = if itself && self.qps.get(&qp_num).is_some_and(blocks) {
+                // It is a member, and does without this one: that is no refusal.
+                Ok(())
+            } else {
+                self.dispatch(now, path, packet, payload, qp_num)
+            };
             if outcome.is_err() {
                 outcome = taken;
             }
         }
+        self.groups.insert(path.dst, members);
         outcome
     }
 

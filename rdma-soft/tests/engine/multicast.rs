@@ -168,6 +168,11 @@ fn who_blocks_itself_hears_the_others() {
     assert_eq!(c.got(), [[0, 1], [1, 0]]);
     c.say(1, group());
     assert_eq!(c.got(), [[1, 2], [2, 0]]);
+    // Alone in its group it goes without, which is nobody's refusal.
+    c.net.detach(0, neighbour, group());
+    c.say(0, group());
+    assert_eq!(c.got(), [[1, 2], [3, 0]]);
+    assert_eq!(c.net.refused(0, Refused::UnknownGroup), 0);
 }
 
 #[test]
