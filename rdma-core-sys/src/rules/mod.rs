@@ -119,8 +119,8 @@ impl Transport {
 
     /// Whether a send request of this kind can be posted on this transport: the table of ibv_post_send(3).
     ///
-    /// It differs from that table in two places. SEND_WITH_INV needs an opcode on the wire, and UC has none (Linux
-    /// `rxe_opcode.c` lists it for RC only), so it is no operation of UC. TSO is an offload that only devices with `max_tso`
+    /// It differs from that table in two places. SEND_WITH_INV needs an opcode on the wire, and UC has none (in
+    /// Linux's `rxe_opcode.c` the packets of that kind are RC's), so it is no operation of UC. TSO is an offload that only devices with `max_tso`
     /// have, so it is no operation of any transport here; nor are FLUSH and ATOMIC WRITE, which a device must announce.
     ///
     /// ```
