@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# The wire formats and the engine of the software device under Miri, which sees every misuse of memory that a run
+# makes. Needs a nightly toolchain with the components miri and rust-src (rustup fetches them, where it can); status
+# 77, with a SKIP line, without.
+#
+#   ci/miri.sh          what a few minutes allow
+#   ci/miri.sh --all    all tests of wire and engine that Miri can run: hours
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/miri
+export MIRIFLAGS=-Zmiri-disable-isolation
+# User memory is copied by code that Miri sees, not by one instruction.
+export RUSTFLAGS="${RUSTFLAGS:-} --cfg visible_copies"
+
+if ! timeout 300 rustup component add --toolchain nightly miri rust-src >/dev/null 2>&1 </dev/null; then
+    echo "SKIP miri: no nightly toolchain with miri can be had here (rustup component add --toolchain nightly miri rust-src)"
+    exit 77
+fi
+
+# Minutes each under Miri: they try all values of 16 bits, or thousands of drawn ones.
+slow=(--skip every_identification --skip proptest --skip vectors --skip any_ --skip parse_and_emit)
+if [[ ${1:-} == --all ]]; then
+    cargo +nightly miri test -p rdma-soft --lib wire:: &&
+        cargo +nightly miri test -p rdma-soft --test engine -- --skip sim:: --skip kills:: --skip hostile::
+else
+    cargo +nightly miri test -p rdma-soft --lib wire::tests -- "${slow[@]}" &&
+        cargo +nightly miri test -p rdma-soft --test engine -- memory:: windows:: srq::
+fi
