@@ -93,7 +93,7 @@ impl Region {
         // SAFETY: `to` is valid for `data.len()` bytes by the check of `at` and the promise of the
         // constructor; `data` is a live slice, and disjoint because it is a shared reference to
         // memory that nobody writes, unlike the region.
-        unsafe { copy(data.as_ptr(), to, data.len()) };
+        unsafe { copy_in(data, to) };
         Ok(())
     }
 
@@ -186,6 +186,31 @@ unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
             )
         };
         d.store(s.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+/// Copies all of `data`.
+///
+/// # Safety
+/// `dst` is writable for as many bytes, and disjoint from `data`. Others may access it meanwhile.
+#[cfg(all(target_arch = "x86_64", not(visible_copies)))]
+unsafe fn copy_in(data: &[u8], dst: *mut u8) {
+    // SAFETY: a slice is readable for its length; the caller vouches for `dst`.
+    unsafe { copy(data.as_ptr(), dst, data.len()) };
+}
+
+/// Copies all of `data`.
+///
+/// # Safety
+/// `dst` is writable for as many bytes, and disjoint from `data`. Others may access it meanwhile.
+#[cfg(any(not(target_arch = "x86_64"), visible_copies))]
+unsafe fn copy_in(data: &[u8], dst: *mut u8) {
+    use std::sync::atomic::AtomicU8;
+    // Read as what it is: a slice gives no right to atomics, which could write.
+    for (i, &byte) in data.iter().enumerate() {
+        // SAFETY: `i` is below the length, so the byte is one that the caller vouches for; a byte is
+        // always aligned.
+        unsafe { AtomicU8::from_ptr(dst.add(i)) }.store(byte, Ordering::Relaxed);
     }
 }
 

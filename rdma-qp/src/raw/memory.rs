@@ -144,7 +144,7 @@ impl Bytes {
         assert!(self.holds(offset, from.len()));
         // SAFETY: the range lies inside the allocation, which lives as long as self and to whose bytes no reference
         // exists (invariant 3); `from` is a separate slice. `copy` tolerates concurrent access to the region.
-        unsafe { copy(self.0.start.as_ptr().add(offset), from.as_ptr(), from.len()) };
+        unsafe { copy_in(self.0.start.as_ptr().add(offset), from) };
     }
 
     /// The 8 bytes at `offset` as an atomic; `None` if they are not inside or not aligned to 8.
@@ -203,6 +203,30 @@ unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
             }
         }
         done += if words { 8 } else { 1 };
+    }
+}
+
+/// Copies all of `from`; the other side may be accessed by a device or another thread at the same time.
+///
+/// # Safety
+/// `to` is writable for as many bytes, which do not overlap `from`.
+#[cfg(all(target_arch = "x86_64", not(any(miri, visible_copies))))]
+unsafe fn copy_in(to: *mut u8, from: &[u8]) {
+    // SAFETY: a slice is readable for its length; the caller vouches for `to`.
+    unsafe { copy(to, from.as_ptr(), from.len()) };
+}
+
+/// Copies all of `from`; the other side may be accessed by a device or another thread at the same time: with relaxed
+/// atomic stores. The slice is read as what it is: it gives no right to atomics, which could write.
+///
+/// # Safety
+/// `to` is writable for as many bytes, which do not overlap `from`.
+#[cfg(any(not(target_arch = "x86_64"), miri, visible_copies))]
+unsafe fn copy_in(to: *mut u8, from: &[u8]) {
+    use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+    for (at, &byte) in from.iter().enumerate() {
+        // SAFETY: `at` is below the length, so the byte is one that the caller vouches for.
+        unsafe { AtomicU8::from_ptr(to.add(at)).store(byte, Relaxed) };
     }
 }
 
