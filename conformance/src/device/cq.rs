@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::ptr::{NonNull, null_mut};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use libc::{ENOENT, EOPNOTSUPP};
 use rdma_core_sys::*;
@@ -99,6 +100,27 @@ impl Cq {
         let mut wc = [ibv_wc::zeroed()];
         let count = self.poll_into(&mut wc)?;
         Ok((count == 1).then_some(wc[0]))
+    }
+
+    /// The next completion, if one comes in time.
+    ///
+    /// # Errors
+    /// What a negative result of `ibv_poll_cq` left in errno.
+    pub fn next_within(&self, patience: Duration) -> Result<Option<ibv_wc>, Failed> {
+        let end = Instant::now() + patience;
+        let mut polls = 0_u32;
+        loop {
+            if let Some(wc) = self.poll()? {
+                return Ok(Some(wc));
+            }
+            polls += 1;
+            if polls > 500 {
+                std::thread::sleep(Duration::from_micros(20));
+                if Instant::now() > end {
+                    return Ok(None);
+                }
+            }
+        }
     }
 
     /// Takes as many completions as there are and as `wcs` has room for; gives their number.

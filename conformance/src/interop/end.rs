@@ -248,20 +248,7 @@ pub(super) fn next(cq: &Cq, of: &str) -> Result<ibv_wc, String> {
 
 /// The next completion, if one comes in time.
 pub(super) fn next_within(cq: &Cq, patience: Duration) -> Result<Option<ibv_wc>, String> {
-    let end = Instant::now() + patience;
-    let mut polls = 0_u32;
-    loop {
-        if let Some(wc) = cq.poll()? {
-            return Ok(Some(wc));
-        }
-        polls += 1;
-        if polls > 500 {
-            std::thread::sleep(Duration::from_micros(20));
-            if Instant::now() > end {
-                return Ok(None);
-            }
-        }
-    }
+    Ok(cq.next_within(patience)?)
 }
 
 pub(super) fn nothing_more(cq: &Cq) -> Result<(), String> {

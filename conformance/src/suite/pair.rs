@@ -387,20 +387,7 @@ impl Pair {
 /// # Errors
 /// `ibv_poll_cq`'s errno.
 pub fn within(cq: &Cq, patience: Duration) -> Result<Option<ibv_wc>, Trouble> {
-    let end = Instant::now() + patience;
-    let mut polls = 0_u32;
-    loop {
-        if let Some(wc) = cq.poll()? {
-            return Ok(Some(wc));
-        }
-        polls += 1;
-        if polls > 500 {
-            std::thread::sleep(Duration::from_micros(20));
-            if Instant::now() > end {
-                return Ok(None);
-            }
-        }
-    }
+    Ok(cq.next_within(patience)?)
 }
 
 /// The next completion of a CQ.
