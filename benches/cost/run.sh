@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# What a work request costs: instructions, time and allocations per signaled SEND of one range, in C, in Rust at the unsafe
+# level and through the safe layer, over a provider that does nothing. README.md beside this folder explains the table.
+#
+#   benches/cost/run.sh [--quick] [--lines LOOP]...
+#
+# The last line is `raw R safe I tight T`: instructions of the unsafe level over those of C `fields`; of the safe layer, one
+# request at a time; of the safe layer, 32 requests at a time. The status is 1 where the safe loops allocate or lock.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+cd "$root"
+target=${CARGO_TARGET_DIR:-$root/target}
+work=$target/benches
+mkdir -p "$work"
+for tool in valgrind:valgrind objdump:binutils python3:python3; do
+    if ! command -v "${tool%%:*}" >/dev/null; then
+        echo "SKIP cost: ${tool%%:*} is not installed (package ${tool##*:})"
+        exit 77
+    fi
+done
+cargo build --release --quiet --locked -p rdma-benches --bin cost
+arguments=("$target/release/cost" --root "$root")
+if ! command -v gcc >/dev/null; then
+    echo "SKIP cost-c: no C compiler (package gcc)"
+elif ! echo '#include <infiniband/verbs.h>' | gcc -E - >/dev/null 2>&1; then
+    echo "SKIP cost-c: no infiniband/verbs.h (package libibverbs-dev)"
+else
+    gcc -O2 -Wall -Wextra -shared -fPIC -o "$work/loops.so" benches/cost/loops.c
+    arguments+=(--c "$work/loops.so")
+fi
+exec python3 benches/cost/count.py "${arguments[@]}" "$@"
