@@ -92,7 +92,8 @@ pub use qp::{
     CapAsked, CloseQpError, ConnectError, Connected, CreateQpError, EndpointError, GidProblem,
     Global, Modified, ModifyError, ModifyReport, NOTHING, Negotiated, Op, Path, PostError,
     PostFlags, Problem, Qp, QpBuilder, QpSnapshot, QueryQpError, Rc, RdmaRead, RdmaWrite, ToErr,
-    ToInit, ToReset, ToRtr, ToRts, ToSqd, Transition, Transport,
+    ToInit, ToReset, ToRtr, ToRts, ToSqd, Transition, TransitionOf,
+    Transport,
 };
 pub use raw::memory::Memory;
 pub use raw::pd::Holder;

@@ -122,7 +122,7 @@ fn the_real_state_is_asked_for() {
 fn a_wrong_belief_about_the_state_is_refused() {
     let fake = Fake::new();
     let mut qp = in_rtr();
-    let (mut attr, mut mask) = rts().lower();
+    let (mut attr, mut mask) = rts().lower(rules::Transport::Rc);
     mask |= IBV_QP_CUR_STATE;
     attr.cur_qp_state = IBV_QPS_RTS;
     let before = fake.count("modify_qp");
@@ -171,8 +171,7 @@ fn three_calls_wrong_in_three_ways_give_three_reports() {
     let _fake = Fake::new();
     let mut qp = qp();
     qp.to(init(1)).unwrap();
-    let lower = |to: &ToRtr| rdma_qp::Transition::<rdma_qp::Rc>::lower(to);
-    let (attr, mask) = lower(&rtr(3, PEER));
+    let (attr, mask) = rtr(3, PEER).lower(rules::Transport::Rc);
     let a = qp
         .modify(&attr, mask - IBV_QP_MIN_RNR_TIMER)
         .unwrap_err()
@@ -312,7 +311,7 @@ fn ranges_are_checked_with_the_limits_of_the_device() {
         error.contains("max_rd_atomic is 17: must be 0 to 16"),
         "{error}"
     );
-    let (mut attr, mask) = rdma_qp::Transition::<rdma_qp::Rc>::lower(&rts());
+    let (mut attr, mask) = rts().lower(rules::Transport::Rc);
     (attr.retry_cnt, attr.rnr_retry) = (20, 8);
     let error = qp.modify(&attr, mask).unwrap_err();
     assert!(
@@ -330,7 +329,7 @@ fn ranges_are_checked_with_the_limits_of_the_device() {
 fn attributes_outside_the_mask_are_not_looked_at() {
     let _fake = Fake::new();
     let mut qp = in_rtr();
-    let (mut attr, mask) = rdma_qp::Transition::<rdma_qp::Rc>::lower(&rts());
+    let (mut attr, mask) = rts().lower(rules::Transport::Rc);
     (attr.path_mtu, attr.min_rnr_timer, attr.port_num) = (ibv_mtu(77), 99, 99);
     let error = qp.modify(&attr, mask | IBV_QP_PATH_MTU).unwrap_err();
     assert!(

@@ -18,7 +18,9 @@ pub use builder::{CapAsked, CreateQpError, QpBuilder};
 pub use connect::{ConnectError, Connected, EndpointError, Negotiated};
 pub use modify::{GidProblem, Modified, ModifyError, ModifyReport, Problem};
 pub use post::{NOTHING, Op, PostError, PostFlags};
-pub use transition::{Global, Path, ToErr, ToInit, ToReset, ToRtr, ToRts, ToSqd, Transition};
+pub use transition::{
+    Global, Path, ToErr, ToInit, ToReset, ToRtr, ToRts, ToSqd, Transition, TransitionOf,
+};
 
 use crate::account::Account;
 use crate::endpoint::Endpoint;
@@ -79,6 +81,14 @@ pub(crate) struct PathInfo {
 }
 
 impl QpInfo {
+    pub(crate) fn new(device: &str, qp_num: u32) -> QpInfo {
+        QpInfo {
+            device: device.to_owned(),
+            qp_num,
+            path: Mutex::default(),
+        }
+    }
+
     pub(crate) fn path(&self) -> MutexGuard<'_, PathInfo> {
         // Plain values: whoever panicked left them whole.
         self.path.lock().unwrap_or_else(PoisonError::into_inner)
@@ -170,12 +180,7 @@ impl<T: Transport> Qp<T> {
     /// # Errors
     /// The library refused.
     pub fn state(&self) -> Result<ibv_qp_state, QueryQpError> {
-        let result = self.handle.query(IBV_QP_STATE);
-        let (attr, _) = result.map_err(|source| QueryQpError {
-            qp: self.info.name(),
-            source,
-        })?;
-        Ok(attr.qp_state)
+        modify::state(&self.handle, &self.info)
     }
 
     /// All its attributes, asked of the device. `Display` prints them.
@@ -183,19 +188,7 @@ impl<T: Transport> Qp<T> {
     /// # Errors
     /// The library refused.
     pub fn query(&self) -> Result<QpSnapshot, QueryQpError> {
-        // rdma-core asks the kernel for the bits up to IBV_QP_DEST_QPN and refuses others (cmd.c, ibv_cmd_query_qp).
-        let result = self
-            .handle
-            .query(ibv_qp_attr_mask::all() - IBV_QP_RATE_LIMIT);
-        let (attr, _) = result.map_err(|source| QueryQpError {
-            qp: self.info.name(),
-            source,
-        })?;
-        Ok(QpSnapshot {
-            name: self.info.name(),
-            transport: T::RULES,
-            attr,
-        })
+        modify::snapshot(&self.handle, &self.info, T::RULES)
     }
 
     /// The books of its send queue.

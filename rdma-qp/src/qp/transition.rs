@@ -1,5 +1,8 @@
 //! Typed transitions: what each needs is a field, and each is lowered to the attributes and the mask that verbs takes.
+//!
+//! Which of its fields a transport takes is not said here: the rules say what it needs.
 
+use rdma_core_sys::rules;
 use rdma_core_sys::*;
 
 use super::{Rc, Transport};
@@ -7,17 +10,32 @@ use crate::gid::{Gid, GidEntry};
 use crate::pd::Access;
 use crate::units::{AckTimeout, PathMtu, Psn, RetryCount, RnrRetry, RnrTimer};
 
-/// A move of a QP of transport `T` to another state.
-pub trait Transition<T: Transport> {
-    /// The attributes and the mask of the `ibv_modify_qp` call that makes the move.
-    fn lower(&self) -> (ibv_qp_attr, ibv_qp_attr_mask);
+/// A move of a QP to another state.
+pub trait Transition {
+    /// The attributes and the mask of the `ibv_modify_qp` call that makes the move on that transport. What the transport
+    /// has no use for is left out of the mask.
+    fn lower(&self, transport: rules::Transport) -> (ibv_qp_attr, ibv_qp_attr_mask);
 }
+
+/// A transition that QPs of transport `T` make.
+pub trait TransitionOf<T: Transport>: Transition {}
 
 /// Attributes with the state set, and nothing else.
 fn to(state: ibv_qp_state) -> ibv_qp_attr {
     let mut attr = ibv_qp_attr::zeroed();
     attr.qp_state = state;
     attr
+}
+
+/// The mask of a move: of the attributes that are there, those that the transport needs.
+fn needed(
+    transport: rules::Transport,
+    from: ibv_qp_state,
+    to: ibv_qp_state,
+    there: ibv_qp_attr_mask,
+) -> ibv_qp_attr_mask {
+    let required = rules::required(transport, from, to).unwrap_or(ibv_qp_attr_mask::empty());
+    IBV_QP_STATE | (required & there)
 }
 
 /// To RESET: forgets everything, including requests that are under way, which get no completion. Allowed from every
@@ -28,8 +46,10 @@ fn to(state: ibv_qp_state) -> ibv_qp_attr {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToReset;
 
-impl<T: Transport> Transition<T> for ToReset {
-    fn lower(&self) -> (ibv_qp_attr, ibv_qp_attr_mask) {
+impl<T: Transport> TransitionOf<T> for ToReset {}
+
+impl Transition for ToReset {
+    fn lower(&self, _: rules::Transport) -> (ibv_qp_attr, ibv_qp_attr_mask) {
         (to(IBV_QPS_RESET), IBV_QP_STATE)
     }
 }
@@ -38,8 +58,10 @@ impl<T: Transport> Transition<T> for ToReset {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToErr;
 
-impl<T: Transport> Transition<T> for ToErr {
-    fn lower(&self) -> (ibv_qp_attr, ibv_qp_attr_mask) {
+impl<T: Transport> TransitionOf<T> for ToErr {}
+
+impl Transition for ToErr {
+    fn lower(&self, _: rules::Transport) -> (ibv_qp_attr, ibv_qp_attr_mask) {
         (to(IBV_QPS_ERR), IBV_QP_STATE)
     }
 }
@@ -52,8 +74,10 @@ pub struct ToSqd {
     pub notify: bool,
 }
 
-impl<T: Transport> Transition<T> for ToSqd {
-    fn lower(&self) -> (ibv_qp_attr, ibv_qp_attr_mask) {
+impl<T: Transport> TransitionOf<T> for ToSqd {}
+
+impl Transition for ToSqd {
+    fn lower(&self, _: rules::Transport) -> (ibv_qp_attr, ibv_qp_attr_mask) {
         let mut attr = to(IBV_QPS_SQD);
         attr.en_sqd_async_notify = self.notify.into();
         let mask = if self.notify {
@@ -76,16 +100,17 @@ pub struct ToInit {
     pub access: Access,
 }
 
-impl Transition<Rc> for ToInit {
-    fn lower(&self) -> (ibv_qp_attr, ibv_qp_attr_mask) {
+impl TransitionOf<Rc> for ToInit {}
+
+impl Transition for ToInit {
+    fn lower(&self, transport: rules::Transport) -> (ibv_qp_attr, ibv_qp_attr_mask) {
         let mut attr = to(IBV_QPS_INIT);
         attr.port_num = self.port;
         attr.pkey_index = self.pkey_index;
         attr.qp_access_flags = self.access.bits();
-        (
-            attr,
-            IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS,
-        )
+        let there = IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS;
+        let mask = needed(transport, IBV_QPS_RESET, IBV_QPS_INIT, there);
+        (attr, mask)
     }
 }
 
@@ -141,7 +166,7 @@ impl Path {
         }
     }
 
-    fn lower(&self) -> ibv_ah_attr {
+    pub(super) fn lower(&self) -> ibv_ah_attr {
         let mut av = ibv_ah_attr::zeroed();
         av.port_num = self.port;
         av.dlid = self.lid;
@@ -175,8 +200,10 @@ pub struct ToRtr {
     pub min_rnr_timer: RnrTimer,
 }
 
-impl Transition<Rc> for ToRtr {
-    fn lower(&self) -> (ibv_qp_attr, ibv_qp_attr_mask) {
+impl TransitionOf<Rc> for ToRtr {}
+
+impl Transition for ToRtr {
+    fn lower(&self, transport: rules::Transport) -> (ibv_qp_attr, ibv_qp_attr_mask) {
         let mut attr = to(IBV_QPS_RTR);
         attr.ah_attr = self.path.lower();
         attr.path_mtu = ibv_mtu(self.path_mtu.code());
@@ -184,13 +211,13 @@ impl Transition<Rc> for ToRtr {
         attr.rq_psn = self.rq_psn.get();
         attr.max_dest_rd_atomic = self.max_dest_rd_atomic;
         attr.min_rnr_timer = self.min_rnr_timer.code();
-        let mask = IBV_QP_STATE
-            | IBV_QP_AV
+        let there = IBV_QP_AV
             | IBV_QP_PATH_MTU
             | IBV_QP_DEST_QPN
             | IBV_QP_RQ_PSN
             | IBV_QP_MAX_DEST_RD_ATOMIC
             | IBV_QP_MIN_RNR_TIMER;
+        let mask = needed(transport, IBV_QPS_INIT, IBV_QPS_RTR, there);
         (attr, mask)
     }
 }
@@ -210,20 +237,22 @@ pub struct ToRts {
     pub max_rd_atomic: u8,
 }
 
-impl Transition<Rc> for ToRts {
-    fn lower(&self) -> (ibv_qp_attr, ibv_qp_attr_mask) {
+impl TransitionOf<Rc> for ToRts {}
+
+impl Transition for ToRts {
+    fn lower(&self, transport: rules::Transport) -> (ibv_qp_attr, ibv_qp_attr_mask) {
         let mut attr = to(IBV_QPS_RTS);
         attr.sq_psn = self.sq_psn.get();
         attr.timeout = self.timeout.code();
         attr.retry_cnt = self.retry_cnt.get();
         attr.rnr_retry = self.rnr_retry.code();
         attr.max_rd_atomic = self.max_rd_atomic;
-        let mask = IBV_QP_STATE
-            | IBV_QP_SQ_PSN
+        let there = IBV_QP_SQ_PSN
             | IBV_QP_TIMEOUT
             | IBV_QP_RETRY_CNT
             | IBV_QP_RNR_RETRY
             | IBV_QP_MAX_QP_RD_ATOMIC;
+        let mask = needed(transport, IBV_QPS_RTR, IBV_QPS_RTS, there);
         (attr, mask)
     }
 }
@@ -263,25 +292,20 @@ mod tests {
             pkey_index: 0,
             access: Access::empty(),
         };
+        let rc = rules::Transport::Rc;
         let steps: [(ibv_qp_state, (ibv_qp_attr, ibv_qp_attr_mask)); 7] = [
-            (IBV_QPS_RESET, init.lower()),
-            (IBV_QPS_INIT, rtr.lower()),
-            (IBV_QPS_RTR, rts.lower()),
-            (
-                IBV_QPS_RTS,
-                Transition::<Rc>::lower(&ToSqd { notify: false }),
-            ),
-            (IBV_QPS_RTS, Transition::<Rc>::lower(&ToErr)),
-            (IBV_QPS_ERR, Transition::<Rc>::lower(&ToReset)),
-            (
-                IBV_QPS_RTS,
-                Transition::<Rc>::lower(&ToSqd { notify: true }),
-            ),
+            (IBV_QPS_RESET, init.lower(rc)),
+            (IBV_QPS_INIT, rtr.lower(rc)),
+            (IBV_QPS_RTR, rts.lower(rc)),
+            (IBV_QPS_RTS, ToSqd { notify: false }.lower(rc)),
+            (IBV_QPS_RTS, ToErr.lower(rc)),
+            (IBV_QPS_ERR, ToReset.lower(rc)),
+            (IBV_QPS_RTS, ToSqd { notify: true }.lower(rc)),
         ];
         for (from, (attr, mask)) in steps {
-            let verdict = rules::check(rules::Transport::Rc, from, attr.qp_state, mask).unwrap();
+            let verdict = rules::check(rc, from, attr.qp_state, mask).unwrap();
             assert!(verdict.ignored.is_empty());
-            let required = rules::required(rules::Transport::Rc, from, attr.qp_state).unwrap();
+            let required = rules::required(rc, from, attr.qp_state).unwrap();
             let extra = mask - required - IBV_QP_STATE - IBV_QP_EN_SQD_ASYNC_NOTIFY;
             assert!(extra.is_empty(), "{from} -> {}: {extra:?}", attr.qp_state);
         }

@@ -1,9 +1,12 @@
 //! Every modify is looked at before it is made: the real state is asked of the device, then everything that is wrong is
 //! named at once, and a refused modify never reaches the device.
+//!
+//! All of it works on a [`Control`], so that a QP of this library and one that the program owns are treated alike.
 
 mod problem;
 mod report;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use rdma_core_sys::rules::{self, Bits, Limits};
@@ -12,11 +15,14 @@ use rdma_core_sys::*;
 pub use problem::{GidProblem, Problem};
 pub use report::{ModifyError, ModifyReport};
 
-use super::{PathInfo, Qp, QpInfo, Transition, Transport};
+use super::transition::TransitionOf;
+use super::{PathInfo, Qp, QpInfo, QpSnapshot, QueryQpError, Transport};
 use crate::endpoint::LinkLayer;
 use crate::errno::Errno;
 use crate::gid::{Gid, GidEntry};
 use crate::port::{Port, PortInfo};
+use crate::raw::context::ContextHandle;
+use crate::raw::qp::QpHandle;
 use problem::check_gid;
 
 /// A modify that was made.
@@ -31,13 +37,96 @@ pub struct Modified {
     pub ignored: ibv_qp_attr_mask,
 }
 
+/// A QP as far as asking and modifying go.
+pub(crate) trait Handle {
+    /// The open device that it is of.
+    fn context(&self) -> &Arc<ContextHandle>;
+
+    /// `ibv_query_qp` of everything that `mask` names.
+    fn query(&self, mask: ibv_qp_attr_mask) -> Result<ibv_qp_attr, Errno>;
+
+    /// `ibv_modify_qp`.
+    fn modify(&mut self, attr: &ibv_qp_attr, mask: ibv_qp_attr_mask) -> Result<(), Errno>;
+}
+
+impl Handle for QpHandle {
+    fn context(&self) -> &Arc<ContextHandle> {
+        &self.pd().context
+    }
+
+    fn query(&self, mask: ibv_qp_attr_mask) -> Result<ibv_qp_attr, Errno> {
+        QpHandle::query(self, mask).map(|(attr, _)| attr)
+    }
+
+    fn modify(&mut self, attr: &ibv_qp_attr, mask: ibv_qp_attr_mask) -> Result<(), Errno> {
+        QpHandle::modify(self, attr, mask)
+    }
+}
+
+/// What checks, modifies and reports need of a QP, whoever owns it.
+pub(crate) struct Control<'a> {
+    pub(crate) handle: &'a mut dyn Handle,
+    pub(crate) device: &'a ibv_device_attr,
+    pub(crate) info: &'a QpInfo,
+    pub(crate) transport: rules::Transport,
+}
+
 /// What a port says that a check needs.
 struct PortFacts {
     info: PortInfo,
     gids: Option<Vec<GidEntry>>,
 }
 
+/// A modify in which nothing wrong was found.
+struct Checked {
+    report: ModifyReport,
+    from: ibv_qp_state,
+    ignored: ibv_qp_attr_mask,
+    facts: Option<PortFacts>,
+}
+
+/// The state of a QP, asked of the device.
+pub(crate) fn state(handle: &dyn Handle, info: &QpInfo) -> Result<ibv_qp_state, QueryQpError> {
+    ask(handle, info, IBV_QP_STATE).map(|attr| attr.qp_state)
+}
+
+/// All attributes of a QP, asked of the device.
+pub(crate) fn snapshot(
+    handle: &dyn Handle,
+    info: &QpInfo,
+    transport: rules::Transport,
+) -> Result<QpSnapshot, QueryQpError> {
+    // rdma-core asks the kernel for the bits up to IBV_QP_DEST_QPN and refuses others (cmd.c, ibv_cmd_query_qp).
+    let attr = ask(handle, info, ibv_qp_attr_mask::all() - IBV_QP_RATE_LIMIT)?;
+    Ok(QpSnapshot {
+        name: info.name(),
+        transport,
+        attr,
+    })
+}
+
+fn ask(
+    handle: &dyn Handle,
+    info: &QpInfo,
+    mask: ibv_qp_attr_mask,
+) -> Result<ibv_qp_attr, QueryQpError> {
+    handle.query(mask).map_err(|source| QueryQpError {
+        qp: info.name(),
+        source,
+    })
+}
+
 impl<T: Transport> Qp<T> {
+    /// What checks, modifies and reports need of it.
+    pub(super) fn control(&mut self) -> Control<'_> {
+        Control {
+            handle: &mut self.handle,
+            device: &self.device,
+            info: &self.info,
+            transport: T::RULES,
+        }
+    }
+
     /// Makes a typed transition.
     ///
     /// # Errors
@@ -54,8 +143,8 @@ impl<T: Transport> Qp<T> {
     /// assert!(refused.to_string().contains("port_num is 77"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn to(&mut self, transition: impl Transition<T>) -> Result<Modified, ModifyError> {
-        let (attr, mask) = transition.lower();
+    pub fn to(&mut self, transition: impl TransitionOf<T>) -> Result<Modified, ModifyError> {
+        let (attr, mask) = transition.lower(T::RULES);
         self.modify(&attr, mask)
     }
 
@@ -70,40 +159,92 @@ impl<T: Transport> Qp<T> {
         attr: &ibv_qp_attr,
         mask: ibv_qp_attr_mask,
     ) -> Result<Modified, ModifyError> {
-        let now = self.handle.query(IBV_QP_STATE | IBV_QP_PORT);
-        let from = now.as_ref().ok().map(|(now, _)| now.qp_state);
-        let to = if mask.contains(IBV_QP_STATE) {
-            attr.qp_state
-        } else {
-            from.unwrap_or(IBV_QPS_UNKNOWN)
-        };
-        let port = match &now {
-            Ok((now, _)) if now.qp_state != IBV_QPS_RESET && now.port_num != 0 => {
-                Some(now.port_num)
-            }
-            _ => None,
-        };
-        let mut report = ModifyReport {
-            device: self.info.device.clone(),
-            port,
-            qp_num: self.info.qp_num,
-            transport: T::RULES,
+        let (modified, max_msg_sz) = self.control().modify(attr, mask)?;
+        // What the checks of posts look at.
+        self.max_msg_sz = max_msg_sz.unwrap_or(self.max_msg_sz);
+        if modified.to == IBV_QPS_RESET {
+            self.last_signaled = None;
+        }
+        Ok(modified)
+    }
+
+    /// Looks at a modify as [`Qp::modify`] does, and does not make it. Returns the attributes that would be ignored.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the call, all at once.
+    pub fn check(
+        &mut self,
+        attr: &ibv_qp_attr,
+        mask: ibv_qp_attr_mask,
+    ) -> Result<ibv_qp_attr_mask, ModifyError> {
+        self.control().check(attr, mask)
+    }
+}
+
+impl Control<'_> {
+    /// See [`Qp::check`].
+    pub(crate) fn check(
+        &self,
+        attr: &ibv_qp_attr,
+        mask: ibv_qp_attr_mask,
+    ) -> Result<ibv_qp_attr_mask, ModifyError> {
+        self.look(attr, mask).map(|checked| checked.ignored)
+    }
+
+    /// See [`Qp::modify`]. With it comes the longest message of the port, if the modify set the port.
+    pub(crate) fn modify(
+        &mut self,
+        attr: &ibv_qp_attr,
+        mask: ibv_qp_attr_mask,
+    ) -> Result<(Modified, Option<u32>), ModifyError> {
+        let Checked {
+            mut report,
             from,
-            to,
-            mask,
-            attr: *attr,
-            source: None,
-            active_mtu: None,
-            problems: Vec::new(),
-            provider: None,
-            hint: None,
-        };
-        let Some(from) = from else {
-            report.provider = now.err();
-            report.hint = Some("the state of the QP could not be queried".into());
+            ignored,
+            facts,
+        } = self.look(attr, mask)?;
+        if let Err(errno) = self.handle.modify(attr, mask) {
+            report.hint = hint(&report, errno);
+            report.provider = Some(errno);
             return Err(self.refuse(report));
-        };
-        let ignored = match rules::check(T::RULES, from, to, mask) {
+        }
+        let to = report.to;
+        self.remember(&report);
+        tracing::info!(
+            qp = %self.info.name(), from = %from, to = %to, mask = %Bits(mask), errno = 0, "QP modified"
+        );
+        let facts = facts.filter(|_| mask.contains(IBV_QP_PORT));
+        if let Some(facts) = facts.as_ref().filter(|facts| !facts.info.is_active()) {
+            tracing::warn!(qp = %self.info.name(), state = ?facts.info.state, "the port is not active");
+        }
+        let modified = Modified { from, to, ignored };
+        Ok((modified, facts.map(|facts| facts.info.max_msg_sz)))
+    }
+
+    /// Looks at a modify of the QP as it is now.
+    fn look(&self, attr: &ibv_qp_attr, mask: ibv_qp_attr_mask) -> Result<Checked, ModifyError> {
+        match self.handle.query(IBV_QP_STATE | IBV_QP_PORT) {
+            Ok(now) => self.look_from(&now, attr, mask),
+            Err(errno) => {
+                let mut report = self.report(None, None, attr, mask);
+                report.provider = Some(errno);
+                report.hint = Some("the state of the QP could not be queried".into());
+                Err(self.refuse(report))
+            }
+        }
+    }
+
+    /// Looks at a modify of the QP as if it were in the state and on the port of `now`.
+    fn look_from(
+        &self,
+        now: &ibv_qp_attr,
+        attr: &ibv_qp_attr,
+        mask: ibv_qp_attr_mask,
+    ) -> Result<Checked, ModifyError> {
+        let from = now.qp_state;
+        let port = (from != IBV_QPS_RESET && now.port_num != 0).then_some(now.port_num);
+        let mut report = self.report(Some(from), port, attr, mask);
+        let ignored = match rules::check(self.transport, from, report.to, mask) {
             Ok(verdict) => verdict.ignored,
             Err(refusal) => {
                 report.problems.push(Problem::Mask(refusal));
@@ -116,23 +257,51 @@ impl<T: Transport> Qp<T> {
                 real: from,
             });
         }
+        let leaves = from == IBV_QPS_SQD && report.to == IBV_QPS_RTS;
+        if leaves && now.sq_draining != 0 {
+            report.problems.push(Problem::Draining);
+        }
         let facts = self.port_facts(attr, mask, port);
         self.check_values(&mut report, facts.as_ref());
         if !report.problems.is_empty() {
             return Err(self.refuse(report));
         }
-        if let Err(errno) = self.handle.modify(attr, mask) {
-            report.provider = Some(errno);
-            report.hint = hint(&report, errno);
-            return Err(self.refuse(report));
-        }
-        self.remember(attr, mask, to, report.source, facts.as_ref());
-        tracing::info!(
-            qp = %self.info.name(), from = %from, to = %to, mask = %Bits(mask), errno = 0, "QP modified"
-        );
-        Ok(Modified { from, to, ignored })
+        Ok(Checked {
+            report,
+            from,
+            ignored,
+            facts,
+        })
     }
 
+    fn report(
+        &self,
+        from: Option<ibv_qp_state>,
+        port: Option<u8>,
+        attr: &ibv_qp_attr,
+        mask: ibv_qp_attr_mask,
+    ) -> ModifyReport {
+        let to = if mask.contains(IBV_QP_STATE) {
+            attr.qp_state
+        } else {
+            from.unwrap_or(IBV_QPS_UNKNOWN)
+        };
+        ModifyReport {
+            device: self.info.device.clone(),
+            port,
+            qp_num: self.info.qp_num,
+            transport: self.transport,
+            from,
+            to,
+            mask,
+            attr: *attr,
+            source: None,
+            active_mtu: None,
+            problems: Vec::new(),
+            provider: None,
+            hint: None,
+        }
+    }
     #[cold]
     fn refuse(&self, report: ModifyReport) -> ModifyError {
         let error = ModifyError(Box::new(report));
@@ -160,7 +329,7 @@ impl<T: Transport> Qp<T> {
         } else {
             qp_port?
         };
-        let context = self.handle.pd().context.clone();
+        let context = self.handle.context().clone();
         let port = Port::new(context, number, self.device.phys_port_cnt).ok()?;
         let info = port.query().ok()?;
         let gids = if mask.contains(IBV_QP_AV) && attr.ah_attr.is_global != 0 {
@@ -175,7 +344,7 @@ impl<T: Transport> Qp<T> {
     fn check_values(&self, report: &mut ModifyReport, facts: Option<&PortFacts>) {
         let (attr, mask) = (report.attr, report.mask);
         let mut limits = match facts {
-            Some(facts) => Limits::new(&self.device, &facts.info.raw),
+            Some(facts) => Limits::new(self.device, &facts.info.raw),
             // Without a port the limits of the device remain.
             None => Limits {
                 phys_port_cnt: Some(self.device.phys_port_cnt),
@@ -189,7 +358,7 @@ impl<T: Transport> Qp<T> {
             limits.ethernet |= facts.info.grh_required;
             report.active_mtu = facts.info.active_mtu.map(|mtu| mtu.bytes());
         }
-        let violations = rules::check_values(T::RULES, &attr, mask, &limits);
+        let violations = rules::check_values(self.transport, &attr, mask, &limits);
         report
             .problems
             .extend(violations.into_iter().map(Problem::Value));
@@ -198,8 +367,7 @@ impl<T: Transport> Qp<T> {
             && attr.pkey_index < facts.info.pkey_tbl_len
             && self
                 .handle
-                .pd()
-                .context
+                .context()
                 .query_pkey(self.port_of(report), attr.pkey_index)
                 == Ok(0)
         {
@@ -228,26 +396,12 @@ impl<T: Transport> Qp<T> {
         }
     }
 
-    /// Notes what a successful modify set up, for reports and for the checks of posts.
-    fn remember(
-        &mut self,
-        attr: &ibv_qp_attr,
-        mask: ibv_qp_attr_mask,
-        to: ibv_qp_state,
-        source: Option<GidEntry>,
-        facts: Option<&PortFacts>,
-    ) {
-        if let (true, Some(facts)) = (mask.contains(IBV_QP_PORT), facts) {
-            self.max_msg_sz = facts.info.max_msg_sz;
-            if !facts.info.is_active() {
-                tracing::warn!(qp = %self.info.name(), state = ?facts.info.state, "the port is not active");
-            }
-        }
-        let info: &QpInfo = &self.info;
-        let mut path = info.path();
+    /// Notes what a successful modify set up, for reports.
+    fn remember(&self, made: &ModifyReport) {
+        let (attr, mask, to) = (&made.attr, made.mask, made.to);
+        let mut path = self.info.path();
         if to == IBV_QPS_RESET {
             *path = PathInfo::default();
-            self.last_signaled = None;
             return;
         }
         let set = |bit, slot: &mut Option<u32>, value| {
@@ -270,7 +424,7 @@ impl<T: Transport> Qp<T> {
         if mask.contains(IBV_QP_AV) && attr.ah_attr.is_global != 0 {
             path.sgid_index = Some(attr.ah_attr.grh.sgid_index);
             path.dgid = Some(Gid::new(attr.ah_attr.grh.dgid.raw));
-            path.source = source;
+            path.source = made.source;
         }
         if to == IBV_QPS_RTS && path.ready_since.is_none() {
             path.ready_since = Some(Instant::now());
@@ -281,10 +435,17 @@ impl<T: Transport> Qp<T> {
 /// What the errno of a provider may mean, after everything that could be checked was found right.
 fn hint(report: &ModifyReport, errno: Errno) -> Option<String> {
     let to_sqd = report.from == Some(IBV_QPS_RTS) && report.to == IBV_QPS_SQD;
+    let in_sqd = report.from == Some(IBV_QPS_SQD);
     let dgid = report.attr.ah_attr.grh.dgid;
     Some(match errno.name() {
         Some("EINVAL" | "EOPNOTSUPP") if to_sqd => {
             "some drivers (mlx5) have no SQD: wait until every request is done, reset the QP and connect again".into()
+        }
+        // uverbs_cmd.c, modify_qp: it adds the bit to every call with an address vector that does not go to RTR.
+        Some("EINVAL") if in_sqd && report.mask.contains(IBV_QP_AV) && report.transport == rules::Transport::Uc => {
+            "the kernel adds IBV_QP_PORT to every new address vector, which UC does not allow in SQD: reset the QP and \
+             connect again"
+                .into()
         }
         Some("ETIMEDOUT" | "ENETUNREACH") => match &report.source {
             Some(source) => format!("no route to, or no neighbour {dgid} from {source}"),

@@ -29,6 +29,8 @@ pub enum Problem {
         /// The index.
         index: u16,
     },
+    /// The QP leaves SQD, and its send queue still drains. rxe refuses that too (`rxe_qp_chk_attr`).
+    Draining,
 }
 
 /// The local GID does not fit, or does not fit the peer's.
@@ -87,6 +89,9 @@ impl fmt::Display for Problem {
             Problem::EmptyPkey { index } => {
                 write!(f, "pkey_index {index} is an empty slot of the P_Key table")
             }
+            Problem::Draining => f.write_str(
+                "the send queue still drains: wait until sq_draining of a query is 0, or move to ERR",
+            ),
         }
     }
 }
