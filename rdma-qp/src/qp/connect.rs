@@ -2,11 +2,13 @@
 
 use rdma_core_sys::{IBV_QPS_INIT, IBV_QPS_RESET, ibv_device_attr, ibv_qp_state};
 
+use super::modify::{self, Moves};
 use super::transition::{Global, HOP_LIMIT};
 use super::{ModifyError, Path, Qp, QueryQpError, Rc, ToInit, ToRtr, ToRts};
 use crate::endpoint::{Endpoint, Peer};
 use crate::exchange::{Exchange, ExchangeError};
 use crate::gid::GidEntry;
+use crate::pd::Access;
 use crate::port::{BadPort, Port, QueryPortError};
 use crate::units::{PathMtu, Psn, Timing};
 
@@ -105,29 +107,34 @@ fn depths(attr: &ibv_device_attr) -> (u8, u8) {
     (cut(attr.max_qp_init_rd_atom), cut(attr.max_qp_rd_atom))
 }
 
-impl Qp<Rc> {
-    /// Describes this end for the peer, reached by the GID `gid`, with a new random PSN. Tell the peer with
-    /// [`Exchange::swap`](crate::exchange::Exchange::swap); then [`Qp::connect`] uses the same values. One description is
-    /// good for one connection.
-    ///
-    /// # Errors
-    /// The port of the GID cannot be queried, no address vector can name the GID, or the system has no random bytes.
-    pub fn endpoint(&mut self, gid: impl Into<GidEntry>) -> Result<Endpoint, EndpointError> {
-        let gid = gid.into();
+/// What the peer is told of a QP, and the GID that it was told.
+pub(crate) type Told = Option<(Endpoint, GidEntry)>;
+
+/// The steps of connecting, for any QP.
+pub(crate) trait Connecting: Moves {
+    /// What the peer was told.
+    fn told(&mut self) -> &mut Told;
+
+    /// What the peer may do.
+    fn access(&self) -> Access;
+
+    /// See [`Qp::endpoint`].
+    fn describe(&mut self, gid: GidEntry) -> Result<Endpoint, EndpointError> {
         if gid.sgid_index().is_none() {
             return Err(EndpointError::GidIndex(gid));
         }
-        let context = self.handle.pd().context.clone();
-        let port = Port::new(context, gid.port, self.device.phys_port_cnt)?;
+        let qp = self.control();
+        let context = qp.handle.context().clone();
+        let port = Port::new(context, gid.port, qp.device.phys_port_cnt)?;
         let info = port.query()?;
         let mtu = info.active_mtu.ok_or_else(|| EndpointError::Mtu {
-            device: self.info.device.clone(),
+            device: qp.info.device.clone(),
             port: gid.port,
             code: info.raw.active_mtu.0,
         })?;
-        let (initiator_depth, responder_depth) = depths(&self.device);
+        let (initiator_depth, responder_depth) = depths(qp.device);
         let endpoint = Endpoint {
-            qp_num: self.qp_num(),
+            qp_num: qp.info.qp_num,
             psn: Psn::random()?,
             gid: gid.gid,
             lid: info.lid,
@@ -142,8 +149,96 @@ impl Qp<Rc> {
             port: gid.port,
             pkey: port.pkey(0)?,
         };
-        self.told = Some((endpoint.clone(), gid));
+        *self.told() = Some((endpoint.clone(), gid));
         Ok(endpoint)
+    }
+
+    /// See [`Qp::init`].
+    fn to_init(&mut self) -> Result<(), ConnectError> {
+        let port = self.told().as_ref().ok_or(ConnectError::NoEndpoint)?.0.port;
+        let access = self.access();
+        self.make(&ToInit {
+            port,
+            pkey_index: 0,
+            access,
+        })?;
+        Ok(())
+    }
+
+    /// See [`Qp::connect_begin`].
+    fn begin(&mut self, there: &Peer, timing: Timing) -> Result<Negotiated, ConnectError> {
+        let Some((here, source)) = self.told().clone() else {
+            return Err(ConnectError::NoEndpoint);
+        };
+        let qp = self.control();
+        match modify::state(qp.handle, qp.info)? {
+            IBV_QPS_RESET => self.to_init()?,
+            IBV_QPS_INIT => {}
+            state => {
+                return Err(ConnectError::NotFresh {
+                    qp: qp.info.name(),
+                    state,
+                });
+            }
+        }
+        let agreed = Negotiated::between(&here, &there.endpoint);
+        let mut path = Path::new(source, there.endpoint.gid);
+        path.lid = there.endpoint.lid;
+        path.service_level = here.service_level;
+        path.global = path.global.map(|global| Global {
+            hop_limit: here.hop_limit,
+            traffic_class: here.traffic_class,
+            flow_label: here.flow_label,
+            ..global
+        });
+        self.make(&ToRtr {
+            path,
+            path_mtu: agreed.path_mtu,
+            dest_qp_num: there.endpoint.qp_num,
+            rq_psn: there.endpoint.psn,
+            max_dest_rd_atomic: agreed.max_dest_rd_atomic,
+            min_rnr_timer: timing.min_rnr_timer,
+        })?;
+        Ok(agreed)
+    }
+
+    /// See [`Qp::connect_finish`].
+    fn finish(&mut self, agreed: Negotiated, timing: Timing) -> Result<Connected, ConnectError> {
+        let Some((here, _)) = self.told().clone() else {
+            return Err(ConnectError::NoEndpoint);
+        };
+        self.make(&ToRts {
+            sq_psn: here.psn,
+            timeout: timing.timeout,
+            retry_cnt: timing.retry_cnt,
+            rnr_retry: timing.rnr_retry,
+            max_rd_atomic: agreed.max_rd_atomic,
+        })?;
+        // Its PSN is used now: a next life gets one of its own, so that nothing of this one falls into its window.
+        *self.told() = None;
+        Ok(Connected { agreed, timing })
+    }
+}
+
+impl Connecting for Qp<Rc> {
+    fn told(&mut self) -> &mut Told {
+        &mut self.told
+    }
+
+    fn access(&self) -> Access {
+        self.access
+    }
+}
+
+impl Qp<Rc> {
+    /// Describes this end for the peer, reached by the GID `gid`, with a new random PSN. Tell the peer with
+    /// [`Exchange::swap`](crate::exchange::Exchange::swap); then [`Qp::connect`] uses the same values. One description is
+    /// good for one connection.
+    ///
+    /// # Errors
+    /// The port of the GID cannot be queried, no address vector can name the GID, or the system has no random bytes.
+    pub fn endpoint(&mut self, gid: impl Into<GidEntry>) -> Result<Endpoint, EndpointError> {
+        self.describe(gid.into())
     }
 
     /// Moves a fresh QP to INIT on the port of the endpoint that was told, so that receives can be posted before
@@ -152,13 +247,7 @@ impl Qp<Rc> {
     /// # Errors
     /// There is no endpoint yet, or the move was refused.
     pub fn init(&mut self) -> Result<(), ConnectError> {
-        let port = self.told.as_ref().ok_or(ConnectError::NoEndpoint)?.0.port;
-        self.to(ToInit {
-            port,
-            pkey_index: 0,
-            access: self.access,
-        })?;
-        Ok(())
+        self.to_init()
     }
 
     /// Connects to the peer that was described by `there`: RESET to INIT (unless the QP is in INIT already), INIT to RTR, a
@@ -175,9 +264,9 @@ impl Qp<Rc> {
         exchange: &mut (impl Exchange + ?Sized),
         timing: Timing,
     ) -> Result<Connected, ConnectError> {
-        let agreed = self.connect_begin(there, timing)?;
+        let agreed = self.begin(there, timing)?;
         exchange.barrier()?;
-        self.connect_finish(agreed, timing)
+        self.finish(agreed, timing)
     }
 
     /// The first half of [`Qp::connect`], for programs with a barrier of their own (MPI, a launcher): to RTR. When every
@@ -190,38 +279,7 @@ impl Qp<Rc> {
         there: &Peer,
         timing: Timing,
     ) -> Result<Negotiated, ConnectError> {
-        let Some((here, source)) = self.told.clone() else {
-            return Err(ConnectError::NoEndpoint);
-        };
-        match self.state()? {
-            IBV_QPS_RESET => self.init()?,
-            IBV_QPS_INIT => {}
-            state => {
-                return Err(ConnectError::NotFresh {
-                    qp: self.info.name(),
-                    state,
-                });
-            }
-        }
-        let agreed = Negotiated::between(&here, &there.endpoint);
-        let mut path = Path::new(source, there.endpoint.gid);
-        path.lid = there.endpoint.lid;
-        path.service_level = here.service_level;
-        path.global = path.global.map(|global| Global {
-            hop_limit: here.hop_limit,
-            traffic_class: here.traffic_class,
-            flow_label: here.flow_label,
-            ..global
-        });
-        self.to(ToRtr {
-            path,
-            path_mtu: agreed.path_mtu,
-            dest_qp_num: there.endpoint.qp_num,
-            rq_psn: there.endpoint.psn,
-            max_dest_rd_atomic: agreed.max_dest_rd_atomic,
-            min_rnr_timer: timing.min_rnr_timer,
-        })?;
-        Ok(agreed)
+        self.begin(there, timing)
     }
 
     /// The second half of [`Qp::connect`]: to RTS. Only call it when the peer is in RTR, because what is sent before that
@@ -234,18 +292,6 @@ impl Qp<Rc> {
         agreed: Negotiated,
         timing: Timing,
     ) -> Result<Connected, ConnectError> {
-        let Some((here, _)) = self.told.clone() else {
-            return Err(ConnectError::NoEndpoint);
-        };
-        self.to(ToRts {
-            sq_psn: here.psn,
-            timeout: timing.timeout,
-            retry_cnt: timing.retry_cnt,
-            rnr_retry: timing.rnr_retry,
-            max_rd_atomic: agreed.max_rd_atomic,
-        })?;
-        // Its PSN is used now: a next life gets one of its own, so that nothing of this one falls into its window.
-        self.told = None;
-        Ok(Connected { agreed, timing })
+        self.finish(agreed, timing)
     }
 }

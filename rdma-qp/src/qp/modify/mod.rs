@@ -15,7 +15,7 @@ use rdma_core_sys::*;
 pub use problem::{GidProblem, Problem};
 pub use report::{ModifyError, ModifyReport};
 
-use super::transition::TransitionOf;
+use super::transition::{Transition, TransitionOf};
 use super::{PathInfo, Qp, QpInfo, QpSnapshot, QueryQpError, Transport};
 use crate::endpoint::LinkLayer;
 use crate::errno::Errno;
@@ -116,9 +116,27 @@ fn ask(
     })
 }
 
-impl<T: Transport> Qp<T> {
+/// A QP that is moved from state to state: one of this library, or one that the program owns.
+pub(crate) trait Moves {
     /// What checks, modifies and reports need of it.
-    pub(super) fn control(&mut self) -> Control<'_> {
+    fn control(&mut self) -> Control<'_>;
+
+    /// See [`Qp::modify`].
+    fn modify(
+        &mut self,
+        attr: &ibv_qp_attr,
+        mask: ibv_qp_attr_mask,
+    ) -> Result<Modified, ModifyError>;
+
+    /// See [`Qp::to`].
+    fn make(&mut self, transition: &dyn Transition) -> Result<Modified, ModifyError> {
+        let (attr, mask) = transition.lower(self.control().transport);
+        self.modify(&attr, mask)
+    }
+}
+
+impl<T: Transport> Moves for Qp<T> {
+    fn control(&mut self) -> Control<'_> {
         Control {
             handle: &mut self.handle,
             device: &self.device,
@@ -127,6 +145,22 @@ impl<T: Transport> Qp<T> {
         }
     }
 
+    fn modify(
+        &mut self,
+        attr: &ibv_qp_attr,
+        mask: ibv_qp_attr_mask,
+    ) -> Result<Modified, ModifyError> {
+        let (modified, max_msg_sz) = self.control().modify(attr, mask)?;
+        // What the checks of posts look at.
+        self.max_msg_sz = max_msg_sz.unwrap_or(self.max_msg_sz);
+        if modified.to == IBV_QPS_RESET {
+            self.last_signaled = None;
+        }
+        Ok(modified)
+    }
+}
+
+impl<T: Transport> Qp<T> {
     /// Makes a typed transition.
     ///
     /// # Errors
@@ -144,8 +178,7 @@ impl<T: Transport> Qp<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn to(&mut self, transition: impl TransitionOf<T>) -> Result<Modified, ModifyError> {
-        let (attr, mask) = transition.lower(T::RULES);
-        self.modify(&attr, mask)
+        self.make(&transition)
     }
 
     /// Modifies the QP, as `ibv_modify_qp` does, after looking at the call: the real state is asked for, then the mask is
@@ -159,13 +192,7 @@ impl<T: Transport> Qp<T> {
         attr: &ibv_qp_attr,
         mask: ibv_qp_attr_mask,
     ) -> Result<Modified, ModifyError> {
-        let (modified, max_msg_sz) = self.control().modify(attr, mask)?;
-        // What the checks of posts look at.
-        self.max_msg_sz = max_msg_sz.unwrap_or(self.max_msg_sz);
-        if modified.to == IBV_QPS_RESET {
-            self.last_signaled = None;
-        }
-        Ok(modified)
+        Moves::modify(self, attr, mask)
     }
 
     /// Looks at a modify as [`Qp::modify`] does, and does not make it. Returns the attributes that would be ignored.
