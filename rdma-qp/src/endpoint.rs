@@ -119,6 +119,59 @@ pub struct RemoteRegion {
 }
 
 impl RemoteRegion {
+    /// Length of its serialised form, in bytes.
+    pub const LEN: usize = REGION;
+
+    /// Its serialised form, the one that endpoint records carry too: address, length, rkey, four zero bytes, all in network
+    /// order. Send this, and neither address nor key can arrive in the wrong byte order.
+    ///
+    /// ```
+    /// use rdma_qp::RemoteRegion;
+    /// let region = RemoteRegion { addr: 0x7f00_1234_5000, len: 4096, rkey: 0x0102_0304 };
+    /// let bytes = region.to_bytes();
+    /// assert_eq!(bytes[16..20], [1, 2, 3, 4]);
+    /// assert_eq!(RemoteRegion::from_bytes(bytes), region);
+    /// ```
+    pub fn to_bytes(self) -> [u8; RemoteRegion::LEN] {
+        let mut bytes = [0; RemoteRegion::LEN];
+        bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.len.to_be_bytes());
+        bytes[16..20].copy_from_slice(&self.rkey.to_be_bytes());
+        bytes
+    }
+
+    /// The region of that serialised form. The last four bytes are not looked at: they are kept for later.
+    pub fn from_bytes(bytes: [u8; RemoteRegion::LEN]) -> RemoteRegion {
+        let [
+            a0,
+            a1,
+            a2,
+            a3,
+            a4,
+            a5,
+            a6,
+            a7,
+            l0,
+            l1,
+            l2,
+            l3,
+            l4,
+            l5,
+            l6,
+            l7,
+            k0,
+            k1,
+            k2,
+            k3,
+            ..,
+        ] = bytes;
+        RemoteRegion {
+            addr: u64::from_be_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
+            len: u64::from_be_bytes([l0, l1, l2, l3, l4, l5, l6, l7]),
+            rkey: u32::from_be_bytes([k0, k1, k2, k3]),
+        }
+    }
+
     /// The place `offset` bytes into the region. Whether an operation fits behind it is checked when it is posted.
     pub fn at(&self, offset: u64) -> RemoteAddr {
         RemoteAddr {
@@ -253,9 +306,6 @@ impl Reader<'_> {
     fn u32(&mut self) -> Result<u32, DecodeError> {
         self.take().map(u32::from_be_bytes)
     }
-    fn u64(&mut self) -> Result<u64, DecodeError> {
-        self.take().map(u64::from_be_bytes)
-    }
 }
 
 /// `value`, unless it is above `max`.
@@ -271,6 +321,11 @@ fn bounded(field: &'static str, value: u32, max: u32) -> Result<u32, DecodeError
 }
 
 impl Peer {
+    /// Length of a record with that many regions, in bytes: what the other end receives into.
+    pub const fn encoded_len(regions: usize) -> usize {
+        HEAD + regions * REGION
+    }
+
     /// The record of this end, to be read by [`Peer::decode`] at the other.
     ///
     /// # Errors
@@ -316,7 +371,7 @@ impl Peer {
         if count > MAX_REGIONS {
             return Err(DecodeError::TooManyRegions(count));
         }
-        if length != HEAD + count * REGION {
+        if length != Peer::encoded_len(count) {
             return Err(DecodeError::Field {
                 field: "length",
                 value: length as u64,
@@ -324,12 +379,7 @@ impl Peer {
         }
         let mut regions = Vec::with_capacity(count);
         for _ in 0..count {
-            regions.push(RemoteRegion {
-                addr: r.u64()?,
-                len: r.u64()?,
-                rkey: r.u32()?,
-            });
-            r.take::<4>()?;
+            regions.push(RemoteRegion::from_bytes(r.take()?));
         }
         Ok(Peer { endpoint, regions })
     }
@@ -374,7 +424,7 @@ pub(crate) fn encode(
     if regions.len() > MAX_REGIONS {
         return Err(DecodeError::TooManyRegions(regions.len()));
     }
-    let length = HEAD + regions.len() * REGION;
+    let length = Peer::encoded_len(regions.len());
     let mut w = Writer(Vec::with_capacity(length));
     w.put(MAGIC);
     w.put(VERSION.to_be_bytes());
@@ -397,10 +447,7 @@ pub(crate) fn encode(
     w.put([0; 14]);
     w.put((regions.len() as u16).to_be_bytes());
     for region in regions {
-        w.put(region.addr.to_be_bytes());
-        w.put(region.len.to_be_bytes());
-        w.put(region.rkey.to_be_bytes());
-        w.put([0; 4]);
+        w.put(region.to_bytes());
     }
     Ok(w.0)
 }

@@ -70,6 +70,7 @@ mod qp;
 #[allow(unsafe_code)]
 mod raw;
 mod report;
+mod rtt;
 mod units;
 mod wr_id;
 
@@ -98,5 +99,6 @@ pub use qp::{
 pub use raw::memory::Memory;
 pub use raw::pd::Holder;
 pub use report::FailureReport;
+pub use rtt::Rtt;
 pub use units::{AckTimeout, OutOfRange, PathMtu, Psn, RetryCount, RnrRetry, RnrTimer, Timing};
 pub use wr_id::QueueKind;

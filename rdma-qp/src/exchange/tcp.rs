@@ -1,7 +1,6 @@
 //! An exchange over a TCP connection, and a control channel afterwards.
 //!
-//! Each message is a frame: one byte of kind, four bytes of length (network order), then the body. Every step ends
-//! within the limit of the channel; no frame is longer than [`MAX_MESSAGE`].
+//! Every step ends within the limit of the channel; no message is longer than [`MAX_MESSAGE`].
 //!
 //! ```
 //! use rdma_qp::exchange::{Exchange, tcp};
@@ -30,31 +29,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+pub use super::MAX_MESSAGE;
+use super::frames::{Frames, Kind, Stream, after};
 use super::{Exchange, ExchangeError};
-
-/// Longest message, in bytes.
-pub const MAX_MESSAGE: usize = 64 * 1024;
-
-const HEADER: usize = 5;
-
-/// What a frame is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-enum Kind {
-    Swap = 1,
-    Barrier = 2,
-    Message = 3,
-}
-
-impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Kind::Swap => "swap",
-            Kind::Barrier => "barrier",
-            Kind::Message => "message",
-        }
-    }
-}
 
 /// Waits for peers.
 #[derive(Debug)]
@@ -144,13 +121,6 @@ pub fn connect(address: impl ToSocketAddrs, limit: Duration) -> Result<Channel, 
                 source,
             }
         })
-}
-
-/// The instant `limit` from now; a limit beyond what the clock can tell counts as a century.
-fn after(limit: Duration) -> Instant {
-    let now = Instant::now();
-    now.checked_add(limit)
-        .unwrap_or(now + Duration::from_secs(100 * 365 * 86400))
 }
 
 fn resolve(address: impl ToSocketAddrs) -> io::Result<Vec<SocketAddr>> {
@@ -243,33 +213,43 @@ fn wait(fd: BorrowedFd<'_>, flags: PollFlags, until: Instant) -> io::Result<bool
     }
 }
 
+/// A connected socket that does not block.
+#[derive(Debug)]
+struct Socket(TcpStream);
+
+impl Stream for Socket {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.0.read(into)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn wait(&mut self, read: bool, write: bool, until: Instant) -> io::Result<bool> {
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, read);
+        flags.set(PollFlags::OUT, write);
+        wait(self.0.as_fd(), flags, until)
+    }
+}
+
 /// A connection to one peer.
 ///
 /// After the connecting is done it serves as the control channel: a peer that dies closes it, which
 /// [`Channel::check`] and the readiness of its file descriptor tell at once.
 #[derive(Debug)]
 pub struct Channel {
-    stream: TcpStream,
+    frames: Frames<Socket>,
     peer: SocketAddr,
-    limit: Duration,
-    sent: u64,
-    received: u64,
-    /// Bytes of frames that have arrived but were not asked for yet.
-    inbox: Vec<u8>,
 }
 
 impl Channel {
     fn new(stream: TcpStream, peer: SocketAddr, limit: Duration) -> io::Result<Channel> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
-        Ok(Channel {
-            stream,
-            peer,
-            limit,
-            sent: 0,
-            received: 0,
-            inbox: Vec::new(),
-        })
+        let frames = Frames::new(Socket(stream), peer.to_string(), limit);
+        Ok(Channel { frames, peer })
     }
 
     /// The peer's address.
@@ -279,17 +259,17 @@ impl Channel {
 
     /// Sets the limit of every later step.
     pub fn set_limit(&mut self, limit: Duration) {
-        self.limit = limit;
+        self.frames.limit = limit;
     }
 
     /// Bytes sent so far, frame headers included.
     pub fn bytes_sent(&self) -> u64 {
-        self.sent
+        self.frames.sent
     }
 
     /// Bytes received so far, frame headers included.
     pub fn bytes_received(&self) -> u64 {
-        self.received
+        self.frames.received
     }
 
     /// Sends one message of the application, at most [`MAX_MESSAGE`] bytes.
@@ -297,7 +277,7 @@ impl Channel {
     /// # Errors
     /// The message is too long, the peer is gone, or takes nothing within the limit.
     pub fn send(&mut self, message: &[u8]) -> Result<(), ExchangeError> {
-        self.send_frame(Kind::Message, message)
+        self.frames.send(Kind::Message, message)
     }
 
     /// Receives one message of the application, within the limit of the channel.
@@ -305,7 +285,7 @@ impl Channel {
     /// # Errors
     /// The peer is gone, silent, or does something else.
     pub fn recv(&mut self) -> Result<Vec<u8>, ExchangeError> {
-        self.recv_frame(Kind::Message)
+        self.frames.recv(Kind::Message)
     }
 
     /// Receives one message if it has arrived, without waiting. `None`: not yet, and the peer is still there.
@@ -313,12 +293,7 @@ impl Channel {
     /// # Errors
     /// The peer is gone, or did something else.
     pub fn try_recv(&mut self) -> Result<Option<Vec<u8>>, ExchangeError> {
-        // What has arrived counts, even when the peer closed the channel after it.
-        let state = self.fill();
-        match self.take_frame(Kind::Message)? {
-            Some(message) => Ok(Some(message)),
-            None => state.map(|_| None),
-        }
+        self.frames.try_recv(Kind::Message)
     }
 
     /// Whether the peer is still there, as far as this host knows. Does not wait.
@@ -326,153 +301,24 @@ impl Channel {
     /// # Errors
     /// The peer closed the channel or reset it, as the system does for a process that was killed.
     pub fn check(&mut self) -> Result<(), ExchangeError> {
-        self.fill().map(|_| ())
-    }
-
-    fn lost(&self, reason: impl ToString) -> ExchangeError {
-        ExchangeError::PeerLost {
-            peer: self.peer.to_string(),
-            reason: reason.to_string(),
-        }
-    }
-
-    fn send_frame(&mut self, kind: Kind, body: &[u8]) -> Result<(), ExchangeError> {
-        if body.len() > MAX_MESSAGE {
-            return Err(ExchangeError::TooLong {
-                len: body.len(),
-                max: MAX_MESSAGE,
-            });
-        }
-        let mut frame = Vec::with_capacity(HEADER + body.len());
-        frame.push(kind as u8);
-        frame.extend_from_slice(&(body.len() as u32).to_be_bytes());
-        frame.extend_from_slice(body);
-        let until = after(self.limit);
-        let mut rest = &frame[..];
-        while !rest.is_empty() {
-            match self.stream.write(rest) {
-                Ok(0) => return Err(self.lost("it takes no more bytes")),
-                Ok(n) => {
-                    self.sent += n as u64;
-                    rest = &rest[n..];
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    // Two ends that both send before they read must not wait for each other.
-                    self.fill()?;
-                    let mut flags = PollFlags::OUT;
-                    flags.set(PollFlags::IN, self.room() > 0);
-                    let ready = wait(self.stream.as_fd(), flags, until);
-                    if !ready.map_err(|e| self.lost(e))? {
-                        return Err(self.timed_out(kind));
-                    }
-                }
-                Err(error) => return Err(self.lost(error)),
-            }
-        }
-        Ok(())
-    }
-
-    fn recv_frame(&mut self, expected: Kind) -> Result<Vec<u8>, ExchangeError> {
-        let until = after(self.limit);
-        loop {
-            let state = self.fill();
-            if let Some(body) = self.take_frame(expected)? {
-                return Ok(body);
-            }
-            state?;
-            if !wait(self.stream.as_fd(), PollFlags::IN, until).map_err(|e| self.lost(e))? {
-                return Err(self.timed_out(expected));
-            }
-        }
-    }
-
-    fn timed_out(&self, kind: Kind) -> ExchangeError {
-        ExchangeError::TimedOut {
-            peer: self.peer.to_string(),
-            step: kind.name(),
-            limit: self.limit,
-        }
-    }
-
-    /// Bytes that the inbox still takes.
-    fn room(&self) -> usize {
-        (HEADER + MAX_MESSAGE).saturating_sub(self.inbox.len())
-    }
-
-    /// Takes what has arrived into the inbox, up to one frame of the greatest length; more stays with the system.
-    fn fill(&mut self) -> Result<(), ExchangeError> {
-        let mut chunk = [0u8; 4096];
-        loop {
-            let room = self.room().min(chunk.len());
-            if room == 0 {
-                return Ok(());
-            }
-            match self.stream.read(&mut chunk[..room]) {
-                Ok(0) => return Err(self.lost("it closed the control channel")),
-                Ok(n) => {
-                    self.received += n as u64;
-                    self.inbox.extend_from_slice(&chunk[..n]);
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.lost(error)),
-            }
-        }
-    }
-
-    /// Takes the first frame off the inbox, if all of it is there.
-    fn take_frame(&mut self, expected: Kind) -> Result<Option<Vec<u8>>, ExchangeError> {
-        let Some((&[kind, a, b, c, d], body)) = self.inbox.split_first_chunk::<HEADER>() else {
-            return Ok(None);
-        };
-        if kind != expected as u8 {
-            let got = [Kind::Swap, Kind::Barrier, Kind::Message]
-                .into_iter()
-                .find(|k| *k as u8 == kind)
-                .map_or_else(
-                    || format!("frame of unknown kind {kind:#04x}"),
-                    |k| k.name().to_owned(),
-                );
-            let peer = self.peer.to_string();
-            return Err(ExchangeError::OutOfStep {
-                peer,
-                expected: expected.name(),
-                got,
-            });
-        }
-        let len = u32::from_be_bytes([a, b, c, d]) as usize;
-        if len > MAX_MESSAGE {
-            return Err(ExchangeError::TooLong {
-                len,
-                max: MAX_MESSAGE,
-            });
-        }
-        let Some(body) = body.get(..len) else {
-            return Ok(None);
-        };
-        let body = body.to_vec();
-        self.inbox.drain(..HEADER + len);
-        Ok(Some(body))
+        self.frames.fill()
     }
 }
 
 impl AsFd for Channel {
     /// Readable when something arrived, and when the peer is gone.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+        self.frames.stream.0.as_fd()
     }
 }
 
 impl Exchange for Channel {
     fn swap_bytes(&mut self, mine: &[u8]) -> Result<Vec<u8>, ExchangeError> {
-        self.send_frame(Kind::Swap, mine)?;
-        self.recv_frame(Kind::Swap)
+        self.frames.swap(mine)
     }
 
     fn barrier(&mut self) -> Result<(), ExchangeError> {
-        self.send_frame(Kind::Barrier, &[])?;
-        self.recv_frame(Kind::Barrier).map(|_| ())
+        self.frames.barrier()
     }
 }
 

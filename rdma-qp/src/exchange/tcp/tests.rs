@@ -70,7 +70,7 @@ fn nobody_passes_a_barrier_alone() {
     a.set_limit(LIMIT);
     // The peer finds the barrier of the first call there, and answers it.
     b.barrier().unwrap();
-    assert_eq!(a.recv_frame(Kind::Barrier).unwrap(), b"");
+    assert_eq!(a.frames.recv(Kind::Barrier).unwrap(), b"");
 }
 
 #[test]
@@ -87,12 +87,16 @@ fn a_step_out_of_turn_is_named() {
 #[test]
 fn garbage_is_refused() {
     let (a, mut b) = pair();
-    (&a.stream).write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    (&a.frames.stream.0)
+        .write_all(b"GET / HTTP/1.1\r\n\r\n")
+        .unwrap();
     let error = b.swap_bytes(b"x").unwrap_err().to_string();
     assert!(error.contains("frame of unknown kind 0x47"), "{error}");
 
     let (a, mut b) = pair();
-    (&a.stream).write_all(&[1, 0xff, 0xff, 0xff, 0xff]).unwrap();
+    (&a.frames.stream.0)
+        .write_all(&[1, 0xff, 0xff, 0xff, 0xff])
+        .unwrap();
     assert!(matches!(
         b.swap_bytes(b"x"),
         Err(ExchangeError::TooLong {
