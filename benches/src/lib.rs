@@ -1,6 +1,8 @@
-//! What the benches share: a provider that does almost nothing, and a count of allocations.
+//! What the benches share: a provider that does almost nothing, objects of it, and what runs and times loops.
 //!
 //! README.md in this folder says which benches there are and how they are run.
 
 pub mod allocations;
+pub mod harness;
+pub mod objects;
 pub mod provider;
