@@ -63,6 +63,7 @@ mod errno;
 pub mod exchange;
 mod fd;
 mod gid;
+pub mod lint;
 mod mr;
 mod pd;
 mod port;
@@ -76,8 +77,8 @@ mod wr_id;
 
 pub use account::{Account, Operation};
 pub use cq::{
-    Armed, CloseCqError, Completion, Cq, CreateCqError, Failure, PollError, Root, Success, Ticket,
-    WaitError,
+    Armed, CloseCqError, Completion, Cq, CreateCqError, Failure, PollError, Root, Sender, Success,
+    Ticket, WaitError,
 };
 pub use deadline::Deadline;
 pub use device::{AllocPdError, AsyncEvent, Device, DeviceInfo, OpenError};
@@ -90,11 +91,11 @@ pub use mr::{BadAtomic, CloseMrError, Mr, MrSlice, OutOfRegion};
 pub use pd::{Access, ClosePdError, Pd, RegisterError};
 pub use port::{BadPort, GidError, Port, PortInfo, QueryPortError};
 pub use qp::{
-    CapAsked, CloseQpError, ConnectError, Connected, CreateQpError, EndpointError, GidProblem,
-    Global, Modified, ModifyError, ModifyReport, NOTHING, Negotiated, Op, Path, PostError,
-    PostFlags, Problem, Qp, QpBuilder, QpSnapshot, QueryQpError, Rc, RdmaRead, RdmaWrite, ToErr,
-    ToInit, ToReset, ToRtr, ToRts, ToSqd, Transition, TransitionOf,
-    Transport,
+    CapAsked, Change, ChangeError, CloseQpError, ConnectError, Connected, Connects, CreateQpError, Doorbell,
+    EndpointError, GidProblem, Global, Modified, ModifyError, ModifyReport, NOTHING, Negotiated,
+    Op, Path, PathOptions, PostError, PostFlags, Problem, Qp, QpBuilder, QpRef, QpRefGidError, QpSnapshot, QueryQpError, Rc, RdmaRead,
+    RdmaWrite, ToErr, ToInit, ToInitUd, ToReset, ToRtr, ToRtrUd, ToRts, ToRtsUd, ToSqd, Transition, TransitionOf, Transport,
+    Uc, Ud, op,
 };
 pub use raw::memory::Memory;
 pub use raw::pd::Holder;

@@ -7,7 +7,7 @@ use std::cell::Cell;
 
 use fake::{Fake, wc};
 use rdma_core_sys::*;
-use rdma_qp::{Access, Device, Memory, Op, Operation, PostFlags, RemoteRegion, ToInit, ToReset};
+use rdma_qp::{Access, Device, Memory, Operation, PostFlags, RemoteRegion, ToInit, ToReset, op};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -117,8 +117,8 @@ fn posting_and_polling_allocate_nothing() {
         assert!(cq.poll().unwrap().unwrap().outcome.is_ok());
         qp.recv(slice).unwrap();
         assert!(cq.poll().unwrap().unwrap().outcome.is_ok());
-        qp.post_send(
-            Op::FetchAdd {
+        qp.post(
+            op::FetchAdd {
                 remote: remote.at(0),
                 add: 1,
             },
@@ -182,8 +182,8 @@ fn a_silent_request_is_remembered_for_what_it_was() {
     let mut qp = pd.rc(&cq).send_depth(2).recv_depth(1).create().unwrap();
     let (addr, len, rkey) = (0, 64, 1);
     let remote = RemoteRegion { addr, len, rkey }.at(0);
-    let (op, flags) = (Op::Write { remote, imm: None }, PostFlags::UNSIGNALED);
-    let silent = qp.post_send(op, mr.all(), flags).unwrap();
+    let (op, flags) = (op::Write { remote }, PostFlags::UNSIGNALED);
+    let silent = qp.post(op, mr.all(), flags).unwrap();
     for index in 1..6 {
         let sent = qp.send(mr.all()).unwrap();
         assert_eq!(sent.operation(), Operation::Send);

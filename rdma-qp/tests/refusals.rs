@@ -7,7 +7,7 @@ use rdma_core_sys::*;
 use rdma_qp::{
     Access, AckTimeout, CreateQpError, Device, Errno, Global, Memory, OpenError, Path, PathMtu,
     PostError, Problem, Psn, Qp, QueueKind, RetryCount, RnrRetry, RnrTimer, ToErr, ToInit, ToReset,
-    ToRtr, ToRts, ToSqd, Transition as _,
+    ToRtr, ToRts, ToSqd, Transition as _, op,
 };
 
 fn device() -> Device {
@@ -573,7 +573,7 @@ fn posts_that_cannot_work_are_told_apart_and_never_made() {
         }
     );
     let error = qp
-        .send_inline(&[0; 16], None, Default::default())
+        .post_inline(op::Send, &[0; 16], Default::default())
         .unwrap_err();
     assert_eq!(
         error,
@@ -655,36 +655,54 @@ fn posts_that_cannot_work_are_told_apart_and_never_made() {
 }
 
 #[test]
-fn a_queue_full_of_unsignaled_requests_says_that_it_stays_full() {
+fn a_queue_cannot_fill_with_unsignaled_requests() {
     let fake = Fake::new();
     let device = device();
     let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
     let mut qp = pd.rc(&cq).send_depth(8).create().unwrap();
     let mr = pd.register(Memory::zeroed(64), Access::empty()).unwrap();
-    let send = rdma_qp::Op::Send { imm: None };
-    for _ in 0..8 {
-        qp.post_send(send, mr.all(), rdma_qp::PostFlags::UNSIGNALED)
-            .unwrap();
+    let silent = rdma_qp::PostFlags::UNSIGNALED;
+    for _ in 0..7 {
+        qp.post(op::Send, mr.all(), silent).unwrap();
     }
-    let error = qp.send(mr.all()).unwrap_err();
+    let error = qp.post(op::Send, mr.all(), silent).unwrap_err();
     assert_eq!(
         error,
         PostError::QueueFull {
             queue: QueueKind::Send,
             depth: 8,
-            outstanding: 8,
-            signaled_outstanding: false
+            outstanding: 7,
+            last_signaled: None,
+            place_is_kept: true,
         }
     );
     assert!(
         error.to_string().contains("no completion can make room"),
         "{error}"
     );
+    let signaled = qp.send(mr.all()).unwrap();
+    let error = qp.send(mr.all()).unwrap_err();
+    assert!(
+        matches!(
+            &error,
+            PostError::QueueFull {
+                depth: 8,
+                outstanding: 8,
+                last_signaled: Some(last),
+                place_is_kept: false,
+                ..
+            } if *last == signaled
+        ),
+        "{error:?}"
+    );
     assert_eq!(fake.count("post_send"), 8);
     let sends = fake.state().qps[&qp.qp_num()].sends.clone();
-    assert!(sends.iter().all(|wr| wr.send_flags == 0), "not signaled");
+    assert!(
+        sends[..7].iter().all(|wr| wr.send_flags == 0),
+        "not signaled"
+    );
     // A flush completion is made for unsignaled requests too.
-    fake.complete(0, wc(sends[7].wr_id, IBV_WC_WR_FLUSH_ERR));
+    fake.complete(0, wc(sends[6].wr_id, IBV_WC_WR_FLUSH_ERR));
     assert!(cq.poll().unwrap().unwrap().outcome.unwrap_err().is_flush());
     qp.send(mr.all()).unwrap();
     assert_eq!(

@@ -5,7 +5,7 @@ mod common;
 use std::sync::atomic::Ordering::Relaxed;
 
 use common::{End, LIMIT, connect, device, pair};
-use rdma_qp::{NOTHING, Op, Operation, PostFlags, QueueKind, Timing, WaitError};
+use rdma_qp::{NOTHING, Operation, PostFlags, QueueKind, Timing, WaitError, op};
 use rdma_soft::Profile;
 
 #[test]
@@ -132,7 +132,7 @@ fn inline_data_is_copied_during_the_call() {
     let receive = b.qp.recv(b.mr.slice(0, 64).unwrap()).unwrap();
     let mut bytes = *b"first";
     let ticket =
-        a.qp.send_inline(&bytes, Some(1), PostFlags::SOLICITED)
+        a.qp.post_inline(op::SendImm(1), &bytes, PostFlags::SOLICITED)
             .unwrap();
     bytes.fill(0);
     a.cq.wait(&ticket, LIMIT).unwrap();
@@ -140,10 +140,11 @@ fn inline_data_is_copied_during_the_call() {
     assert_eq!(b.bytes(0, 5), b"first");
 
     let ticket =
-        a.qp.write_inline(
+        a.qp.post_inline(
+            op::Write {
+                remote: of_b.region(0).unwrap().at(512),
+            },
             b"second",
-            of_b.region(0).unwrap().at(512),
-            None,
             PostFlags::empty(),
         )
         .unwrap();
@@ -155,19 +156,18 @@ fn inline_data_is_copied_during_the_call() {
 fn unsignaled_requests_are_accounted_for() {
     let device = device(Profile::default());
     let ((mut a, of_b), _b) = pair(&device, 4096);
-    let write = Op::Write {
+    let write = op::Write {
         remote: of_b.region(0).unwrap().at(0),
-        imm: None,
     };
     let mut silent = Vec::new();
     for _ in 0..7 {
         silent.push(
-            a.qp.post_send(write, a.mr.slice(0, 64).unwrap(), PostFlags::UNSIGNALED)
+            a.qp.post(write, a.mr.slice(0, 64).unwrap(), PostFlags::UNSIGNALED)
                 .unwrap(),
         );
     }
     let last =
-        a.qp.post_send(write, a.mr.slice(0, 64).unwrap(), PostFlags::FENCE)
+        a.qp.post(write, a.mr.slice(0, 64).unwrap(), PostFlags::FENCE)
             .unwrap();
     a.cq.wait(&last, LIMIT).unwrap();
     for ticket in &silent {
@@ -289,12 +289,11 @@ fn one_thread_posts_while_another_polls() {
                 } else {
                     PostFlags::UNSIGNALED
                 };
-                let write = Op::Write {
+                let write = op::Write {
                     remote: remote.at(0),
-                    imm: None,
                 };
                 last = Some(loop {
-                    match qp.post_send(write, mr.slice(0, 16).unwrap(), every_fourth) {
+                    match qp.post(write, mr.slice(0, 16).unwrap(), every_fourth) {
                         Ok(ticket) => break ticket,
                         Err(rdma_qp::PostError::QueueFull { .. }) => std::thread::yield_now(),
                         Err(error) => panic!("{error}"),

@@ -3,9 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use rdma_core_sys::{IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc};
+use rdma_core_sys::{
+    IBV_WC_GRH, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc,
+};
 
-use super::{Completion, Failure, Root, Success, Ticket};
+use super::{Completion, Failure, Root, Sender, Success, Ticket};
 use crate::account::{Ending, Operation, Queue, Retired};
 use crate::qp::QpInfo;
 use crate::raw::pd::PdHandle;
@@ -13,11 +15,10 @@ use crate::report::FailureReport;
 use crate::wr_id;
 
 /// Completions taken from the device by one call.
-pub(super) const BATCH: usize = 16;
+pub(super) const BATCH: usize = 32;
 
-/// A queue that reports here.
+/// What is known of a queue that reports here, beyond its books.
 pub(super) struct Entry {
-    pub(super) queue: Arc<Queue>,
     pub(super) info: Arc<QpInfo>,
     pub(super) pd: Weak<PdHandle>,
     pub(super) root: Option<Root>,
@@ -25,105 +26,130 @@ pub(super) struct Entry {
 
 /// What only the owner of the CQ touches.
 pub(super) struct Poller {
-    /// By slot.
-    pub(super) table: Vec<Option<Entry>>,
     /// Completions taken from the device and not looked at: `batch[next..filled]`.
-    pub(super) batch: [ibv_wc; BATCH],
     pub(super) next: usize,
     pub(super) filled: usize,
-    /// Some request got an outcome since regions were last looked at, so one of them may be free now.
-    pub(super) progress: bool,
-    /// Completions looked at while waiting for another one.
+    pub(super) batch: [ibv_wc; BATCH],
+    /// The queues, by slot.
+    pub(super) queues: Vec<Arc<Queue>>,
+    /// What else is known of them, by slot.
+    pub(super) entries: Vec<Option<Entry>>,
+    /// Completions looked at while waiting for another one. While there are any, nothing is left in the batch: what is
+    /// handed out comes in order.
     pub(super) stash: VecDeque<(Completion, Retired)>,
 }
 
 impl Poller {
+    /// The queue that a `wr_id` belongs to.
+    #[inline]
+    pub(super) fn find(&self, id: u64) -> Option<&Arc<Queue>> {
+        self.queues.get(wr_id::slot(id) as usize)
+    }
+
     /// Keeps a completion until somebody asks for it. What is kept and not stale holds room of the CQ, so that never
     /// takes more than there was from the start.
     pub(super) fn keep(&mut self, done: (Completion, Retired)) {
         if self.stash.len() == self.stash.capacity() {
             self.drop_stale();
         }
+        if let Some(queue) = self.find(done.0.ticket.wr_id()) {
+            queue.hold(done.1);
+        }
         self.stash.push_back(done);
     }
 
     /// Drops what was kept of QPs that were reset or destroyed since.
     pub(super) fn drop_stale(&mut self) {
-        let Poller { table, stash, .. } = self;
+        let Poller { queues, stash, .. } = self;
         stash.retain(|(done, _)| {
-            find(table, done.ticket.wr_id())
-                .is_some_and(|entry| !entry.queue.is_stale(done.ticket.sequence()))
+            let id = done.ticket.wr_id();
+            queues
+                .get(wr_id::slot(id) as usize)
+                .is_some_and(|queue| !queue.is_stale(id))
         });
     }
-}
 
-/// The queue that a `wr_id` belongs to.
-#[inline]
-pub(super) fn find(table: &[Option<Entry>], id: u64) -> Option<&Entry> {
-    let entry = table.get(wr_id::slot(id))?.as_ref()?;
-    entry.queue.prefix.owns(id).then_some(entry)
-}
-
-/// Books a completion; with it comes its queue. `None`: it belongs to no outstanding request.
-#[inline]
-pub(super) fn book<'t>(
-    table: &'t mut [Option<Entry>],
-    cq: u32,
-    wc: &ibv_wc,
-) -> Option<(Completion, Retired, &'t Queue)> {
-    let entry = table.get_mut(wr_id::slot(wc.wr_id))?.as_mut()?;
-    if !entry.queue.prefix.owns(wc.wr_id) {
-        return None;
+    /// Books the completion `batch[at]`. `None`: it belongs to no outstanding request.
+    pub(super) fn book(&mut self, cq: u32, at: usize) -> Option<(Completion, Retired)> {
+        let wc = &self.batch[at];
+        let ending = match wc.status {
+            IBV_WC_SUCCESS => Ending::Success,
+            IBV_WC_WR_FLUSH_ERR => Ending::Flush,
+            _ => Ending::Error,
+        };
+        let slot = wr_id::slot(wc.wr_id) as usize;
+        let queue = self.queues.get(slot)?;
+        let retired = queue.retire(wc.wr_id, ending)?;
+        if ending == Ending::Success {
+            return Some((success(cq, queue, wc), retired));
+        }
+        let ticket = Ticket::new(cq, wc.wr_id, true);
+        let entry = self.entries.get_mut(slot)?.as_mut()?;
+        let failure = fail(entry, queue, ticket, wc, ending);
+        let done = Completion {
+            ticket,
+            qp_num: queue.qp_num(),
+            queue: queue.kind,
+            outcome: Err(failure),
+        };
+        Some((done, retired))
     }
-    let ending = match wc.status {
-        IBV_WC_SUCCESS => Ending::Success,
-        IBV_WC_WR_FLUSH_ERR => Ending::Flush,
-        _ => Ending::Error,
-    };
-    let retired = entry.queue.retire(wc.wr_id, ending)?;
-    let operation = entry.queue.operation(retired.sequence);
-    let ticket = Ticket::new(cq, &entry.queue, retired.sequence, operation, true);
-    let outcome = if ending == Ending::Success {
-        let receives = matches!(operation, Operation::Recv);
-        let returns = matches!(
+
+    /// All that is known of a failed request.
+    pub(super) fn report(&self, done: &Completion, failure: Failure) -> FailureReport {
+        let id = done.ticket.wr_id();
+        // The slot may have got another QP since, and the QP another peer: both are not what failed.
+        let known = self
+            .find(id)
+            .filter(|queue| !queue.is_stale(id))
+            .zip(self.entries.get(wr_id::slot(id) as usize))
+            .and_then(|(queue, entry)| Some((&*entry.as_ref()?.info, queue.account())));
+        FailureReport::new(done, failure, known)
+    }
+}
+
+/// The completion of a request that succeeded.
+#[inline]
+pub(super) fn success(cq: u32, queue: &Queue, wc: &ibv_wc) -> Completion {
+    let operation = Operation::from_code(wr_id::operation(wc.wr_id));
+    let receives = operation == Operation::Recv;
+    let datagram = receives && queue.header != 0;
+    Completion {
+        ticket: Ticket::new(cq, wc.wr_id, true),
+        qp_num: queue.qp_num(),
+        queue: queue.kind,
+        outcome: Ok(Success {
             operation,
-            Operation::Read | Operation::CompareSwap | Operation::FetchAdd
-        );
-        Ok(Success {
-            operation,
-            byte_len: if receives || returns { wc.byte_len } else { 0 },
+            byte_len: if operation.has_length() {
+                wc.byte_len.saturating_sub(queue.header)
+            } else {
+                0
+            },
             imm: if receives { wc.imm_data() } else { None },
             by_write: receives && wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM,
-        })
-    } else {
-        Err(fail(entry, ticket, wc, operation, ending))
-    };
-    Some((
-        Completion {
-            ticket,
-            qp_num: entry.queue.qp_num(),
-            queue: entry.queue.kind,
-            outcome,
-        },
-        retired,
-        &entry.queue,
-    ))
+            invalidated: if receives {
+                wc.invalidated_rkey()
+            } else {
+                None
+            },
+            sender: datagram.then(|| Sender {
+                qp_num: wc.src_qp,
+                lid: wc.slid,
+                service_level: wc.sl,
+                has_grh: wc.flags().contains(IBV_WC_GRH),
+            }),
+        }),
+    }
 }
 
 /// The failure of a request, tied to the one that it comes from.
 #[cold]
-fn fail(
-    entry: &mut Entry,
-    ticket: Ticket,
-    wc: &ibv_wc,
-    operation: Operation,
-    ending: Ending,
-) -> Failure {
-    let (status, vendor_err) = (wc.status, wc.vendor_err);
+fn fail(entry: &mut Entry, queue: &Queue, ticket: Ticket, wc: &ibv_wc, ending: Ending) -> Failure {
+    let (status, vendor_err, operation) = (wc.status, wc.vendor_err, ticket.operation());
     // A root of a former life says nothing about this one.
     let root = entry
         .root
-        .filter(|root| !entry.queue.is_stale(root.ticket.sequence()));
+        .filter(|root| !queue.is_stale(root.ticket.wr_id()));
     entry.root = match ending {
         Ending::Flush => root,
         _ => Some(root.unwrap_or(Root {
@@ -139,25 +165,4 @@ fn fail(
         operation,
         root: if ending == Ending::Flush { root } else { None },
     }
-}
-
-/// Gives the room of a completion back, because the application gets it. `false`: its QP was reset or destroyed.
-#[inline]
-pub(super) fn release(table: &[Option<Entry>], done: &Completion, retired: Retired) -> bool {
-    find(table, done.ticket.wr_id()).is_some_and(|entry| entry.queue.release(retired))
-}
-
-pub(super) fn report(
-    table: &[Option<Entry>],
-    done: &Completion,
-    failure: Failure,
-) -> FailureReport {
-    // The slot may have got another QP since, and the QP another peer: both are not what failed.
-    let entry = find(table, done.ticket.wr_id())
-        .filter(|entry| !entry.queue.is_stale(done.ticket.sequence()));
-    FailureReport::new(
-        done,
-        failure,
-        entry.map(|entry| (&*entry.info, entry.queue.account())),
-    )
 }

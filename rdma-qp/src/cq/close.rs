@@ -53,12 +53,11 @@ impl Cq {
                 Err(source) => (Arc::new(handle), Err(source)),
             },
             Err(handle) => {
-                let table = &poller.borrow().table;
-                let live = table
+                let queues = &poller.borrow().queues;
+                let live = queues
                     .iter()
-                    .flatten()
-                    .filter(|entry| !entry.queue.is_ended());
-                let mut qps: Vec<u32> = live.map(|entry| entry.queue.qp_num()).collect();
+                    .filter(|queue| queue.depth != 0 && !queue.is_ended());
+                let mut qps: Vec<u32> = live.map(|queue| queue.qp_num()).collect();
                 qps.dedup();
                 (handle, Ok(qps))
             }

@@ -5,72 +5,56 @@ use std::hash::{Hash, Hasher};
 
 use rdma_core_sys::{IBV_WC_WR_FLUSH_ERR, ibv_wc_status};
 
-use crate::account::{Operation, Queue};
-use crate::wr_id::{Prefix, QueueKind, SHORT_BITS};
+use crate::account::Operation;
+use crate::wr_id::{self, QueueKind};
 
 /// The name of one accepted request, to wait for it or to find its completion.
 ///
 /// Two tickets are equal if they name the same request. A ticket may be dropped or forgotten; it holds nothing.
 #[derive(Clone, Copy)]
 pub struct Ticket {
+    /// The `wr_id` that the request went to the device with.
+    id: u64,
     /// Id of the CQ.
     pub(super) cq: u32,
-    /// Kind of queue and slot, as in the `wr_id`; above them the code of the operation.
-    queue: u32,
-    /// The sequence; the top bit says that the request is not signaled.
-    sequence: u64,
+    signaled: bool,
 }
-
-const SILENT: u64 = 1 << 63;
 
 impl Ticket {
     #[inline]
-    pub(crate) fn new(
-        cq: u32,
-        queue: &Queue,
-        sequence: u64,
-        operation: Operation,
-        signaled: bool,
-    ) -> Ticket {
-        let silent = if signaled { 0 } else { SILENT };
-        Ticket {
-            cq,
-            queue: queue.prefix.short() | (operation as u32) << SHORT_BITS,
-            sequence: sequence | silent,
-        }
+    pub(crate) fn new(cq: u32, id: u64, signaled: bool) -> Ticket {
+        Ticket { id, cq, signaled }
     }
 
     /// The `wr_id` that the request went to the device with.
     #[inline]
     pub fn wr_id(&self) -> u64 {
-        Prefix::from_short(self.short()).wr_id(self.sequence)
+        self.id
     }
 
     /// What the request asks for.
     pub fn operation(&self) -> Operation {
-        Operation::from_code(self.queue >> SHORT_BITS)
+        Operation::from_code(wr_id::operation(self.id))
     }
 
-    fn short(&self) -> u32 {
-        self.queue & ((1 << SHORT_BITS) - 1)
+    /// Whether a success gives a completion of its own.
+    pub fn is_signaled(&self) -> bool {
+        self.signaled
+    }
+
+    /// The request's number in its queue, modulo 2^40.
+    pub fn sequence(&self) -> u64 {
+        wr_id::sequence(self.id)
     }
 
     #[inline]
-    pub(super) fn sequence(&self) -> u64 {
-        self.sequence & !SILENT
-    }
-
-    /// Whether a success gives no completion of its own.
-    pub(super) fn is_silent(&self) -> bool {
-        self.sequence & SILENT != 0
-    }
-
-    fn key(&self) -> (u32, u32, u64) {
-        (self.cq, self.short(), self.sequence())
+    fn key(&self) -> (u32, u64) {
+        (self.cq, self.id & !wr_id::OPERATION_MASK)
     }
 }
 
 impl PartialEq for Ticket {
+    #[inline]
     fn eq(&self, other: &Ticket) -> bool {
         self.key() == other.key()
     }
@@ -115,13 +99,46 @@ pub struct Completion {
 pub struct Success {
     /// What it asked for.
     pub operation: Operation,
-    /// Bytes received (receives), or read (READ, atomics). 0 for other requests.
+    /// Bytes of the message (receives), or read (READ, atomics). 0 for other requests. The 40 bytes before a datagram are
+    /// not counted.
     pub byte_len: u32,
     /// Immediate data that came with it (receives), in host byte order.
     pub imm: Option<u32>,
     /// A receive was consumed by an RDMA WRITE with immediate: the data is in the region that the peer wrote to, not
     /// in the buffer of the receive.
     pub by_write: bool,
+    /// The key that the peer invalidated with its SEND (receives).
+    pub invalidated: Option<u32>,
+    /// Who sent a datagram (receives of UD).
+    pub sender: Option<Sender>,
+}
+
+impl Success {
+    /// The success of an unsignaled request.
+    pub(super) fn silent(operation: Operation) -> Success {
+        Success {
+            operation,
+            byte_len: 0,
+            imm: None,
+            by_write: false,
+            invalidated: None,
+            sender: None,
+        }
+    }
+}
+
+/// What a completion says of the sender of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Sender {
+    /// Number of its QP.
+    pub qp_num: u32,
+    /// Its LID; 0 on Ethernet.
+    pub lid: u16,
+    /// The service level that the datagram came with.
+    pub service_level: u8,
+    /// Whether the 40 bytes before the datagram say more: always on Ethernet.
+    pub has_grh: bool,
 }
 
 /// A request that failed or was flushed.

@@ -34,6 +34,7 @@ impl Cq {
         let mut poller = self.poller.borrow_mut();
         if let Some(done) = self.next(&mut poller)? {
             poller.keep(done);
+            self.keep_rest(&mut poller);
         }
         Ok(if poller.stash.is_empty() {
             Armed::Sleep

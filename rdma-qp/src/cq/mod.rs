@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-use rdma_core_sys::ibv_wc;
+use rdma_core_sys::{IBV_WC_SUCCESS, ibv_wc};
 
 pub use close::CloseCqError;
-pub use completion::{Completion, Failure, Root, Success, Ticket};
+pub use completion::{Completion, Failure, Root, Sender, Success, Ticket};
 pub use events::Armed;
 pub use wait::WaitError;
 
@@ -29,7 +29,7 @@ use crate::qp::QpInfo;
 use crate::raw::cq::CqHandle;
 use crate::raw::pd::PdHandle;
 use crate::report::FailureReport;
-use books::{BATCH, Entry, Poller, book, release, report};
+use books::{BATCH, Entry, Poller, success};
 
 /// A completion queue could not be created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -104,11 +104,11 @@ impl Cq {
     pub(crate) fn new(handle: Arc<CqHandle>) -> Cq {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let poller = Poller {
-            table: Vec::new(),
-            batch: [ibv_wc::zeroed(); BATCH],
             next: 0,
             filled: 0,
-            progress: false,
+            batch: [ibv_wc::zeroed(); BATCH],
+            queues: Vec::new(),
+            entries: Vec::new(),
             stash: VecDeque::with_capacity(handle.capacity as usize),
         };
         Cq {
@@ -154,6 +154,7 @@ impl Cq {
         while let Some(done) = self.next(&mut poller)? {
             poller.keep(done);
         }
+        self.keep_rest(&mut poller);
         Ok(())
     }
 
@@ -161,14 +162,16 @@ impl Cq {
     pub(crate) fn enter(&self, queue: &Arc<Queue>, info: &Arc<QpInfo>, pd: &Arc<PdHandle>) {
         let mut poller = self.poller.borrow_mut();
         let slot = queue.slot as usize;
-        if poller.table.len() <= slot {
-            poller.table.resize_with(slot + 1, || None);
+        if poller.queues.len() <= slot {
+            poller
+                .queues
+                .resize_with(slot + 1, || Arc::new(Queue::none()));
+            poller.entries.resize_with(slot + 1, || None);
         }
-        let (queue, info, pd) = (queue.clone(), info.clone(), Arc::downgrade(pd));
-        poller.table[slot] = Some(Entry {
-            queue,
-            info,
-            pd,
+        poller.queues[slot] = queue.clone();
+        poller.entries[slot] = Some(Entry {
+            info: info.clone(),
+            pd: Arc::downgrade(pd),
             root: None,
         });
         poller.drop_stale();
@@ -181,59 +184,91 @@ impl Cq {
     #[inline]
     pub fn poll(&self) -> Result<Option<Completion>, PollError> {
         let poller = &mut *self.poller.borrow_mut();
+        if poller.next == poller.filled {
+            if self.handle.attention.load(Relaxed) {
+                return self.poll_with_attention(poller);
+            }
+            if !self.refill(poller)? {
+                return Ok(None);
+            }
+        }
+        // What is usual: the next request of a queue, and it succeeded.
+        let wc = &poller.batch[poller.next];
+        if wc.status == IBV_WC_SUCCESS
+            && let Some(queue) = poller.find(wc.wr_id)
+            && queue.retire_next(wc.wr_id)
+        {
+            let done = success(self.id, queue, wc);
+            poller.next += 1;
+            return Ok(Some(done));
+        }
+        self.poll_unusual(poller)
+    }
+
+    /// The way of [`Cq::poll`] for all other completions.
+    #[inline(never)]
+    fn poll_unusual(&self, poller: &mut Poller) -> Result<Option<Completion>, PollError> {
+        let next = self.next(poller)?;
+        Ok(next.map(|(done, _)| done))
+    }
+
+    /// The way of [`Cq::poll`] when completions were kept for it, or regions wait to be freed.
+    #[cold]
+    fn poll_with_attention(&self, poller: &mut Poller) -> Result<Option<Completion>, PollError> {
         while let Some((done, retired)) = poller.stash.pop_front() {
-            if release(&poller.table, &done, retired) {
+            let kept = poller
+                .find(done.ticket.wr_id())
+                .is_some_and(|queue| queue.release(retired));
+            if kept {
                 return Ok(Some(done));
             }
         }
-        while self.refill(poller)? {
-            let wc = &poller.batch[poller.next];
-            poller.next += 1;
-            match book(&mut poller.table, self.id, wc) {
-                Some((done, retired, queue)) => {
-                    poller.progress = true;
-                    if queue.release(retired) {
-                        return Ok(Some(done));
-                    }
-                }
-                None => self.stale.set(self.stale.get() + 1),
-            }
-        }
-        Ok(None)
+        self.handle.attention.store(false, Relaxed);
+        self.sweep(poller);
+        self.poll_unusual(poller)
     }
 
-    /// Sees to it that there is a completion to look at. `false`: the device has none.
+    /// Fills the batch, which is used up. `false`: the device has no completion.
     #[inline]
     fn refill(&self, poller: &mut Poller) -> Result<bool, PollError> {
-        if poller.next < poller.filled {
-            return Ok(true);
-        }
-        if poller.progress && self.handle.sweep.load(Relaxed) {
-            poller.progress = false;
-            self.sweep(poller);
-        }
-        (poller.next, poller.filled) = (0, 0);
+        poller.next = 0;
         match self.handle.poll(&mut poller.batch) {
             Ok(filled) => poller.filled = filled,
-            Err(source) => return Err(self.broken(source)),
+            Err(source) => {
+                poller.filled = 0;
+                return Err(self.broken(source));
+            }
         }
         Ok(poller.filled != 0)
     }
 
     /// The next completion that belongs to an outstanding request, booked, but not handed out yet.
     fn next(&self, poller: &mut Poller) -> Result<Option<(Completion, Retired)>, PollError> {
-        while self.refill(poller)? {
-            let wc = &poller.batch[poller.next];
+        while poller.next < poller.filled || self.refill(poller)? {
+            let at = poller.next;
             poller.next += 1;
-            match book(&mut poller.table, self.id, wc) {
-                Some((done, retired, _)) => {
-                    poller.progress = true;
-                    return Ok(Some((done, retired)));
-                }
+            match poller.book(self.id, at) {
+                Some(done) => return Ok(Some(done)),
                 None => self.stale.set(self.stale.get() + 1),
             }
         }
         Ok(None)
+    }
+
+    /// Keeps what is left of the batch, see [`Poller::stash`], if anything is kept.
+    fn keep_rest(&self, poller: &mut Poller) {
+        if poller.stash.is_empty() {
+            return;
+        }
+        self.handle.attention.store(true, Relaxed);
+        while poller.next < poller.filled {
+            let at = poller.next;
+            poller.next += 1;
+            match poller.book(self.id, at) {
+                Some(done) => poller.keep(done),
+                None => self.stale.set(self.stale.get() + 1),
+            }
+        }
     }
 
     #[cold]
@@ -247,10 +282,9 @@ impl Cq {
     /// Frees the regions that only waited for queues that report here.
     #[cold]
     fn sweep(&self, poller: &Poller) {
-        self.handle.sweep.store(false, Relaxed);
         let mut swept: Vec<u64> = Vec::new();
         for pd in poller
-            .table
+            .entries
             .iter()
             .flatten()
             .filter_map(|entry| entry.pd.upgrade())
@@ -270,7 +304,7 @@ impl Cq {
     pub fn explain(&self, completion: &Completion) -> Option<FailureReport> {
         let failure = completion.outcome.err()?;
         let poller = self.poller.borrow();
-        (completion.ticket.cq == self.id).then(|| report(&poller.table, completion, failure))
+        (completion.ticket.cq == self.id).then(|| poller.report(completion, failure))
     }
 }
 

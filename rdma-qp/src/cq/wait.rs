@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::books::{find, release, report};
 use super::{Armed, Completion, Cq, PollError, Success, Ticket};
 use crate::deadline::Deadline;
 use crate::report::FailureReport;
@@ -89,12 +88,12 @@ impl Cq {
 
     fn too_late(&self, ticket: &Ticket) -> WaitError {
         let poller = self.poller.borrow();
-        match find(&poller.table, ticket.wr_id()) {
-            Some(entry) => WaitError::TimedOut {
+        match poller.find(ticket.wr_id()) {
+            Some(queue) => WaitError::TimedOut {
                 ticket: *ticket,
-                queue: entry.queue.kind,
-                qp_num: entry.queue.qp_num(),
-                pending: entry.queue.account().pending,
+                queue: queue.kind,
+                qp_num: queue.qp_num(),
+                pending: queue.account().pending,
             },
             None => WaitError::Discarded(*ticket),
         }
@@ -116,34 +115,29 @@ impl Cq {
             poller.keep(done);
             found = is_it.then(|| poller.stash.len() - 1);
         }
+        self.keep_rest(poller);
         if let Some((done, retired)) = found.and_then(|at| poller.stash.remove(at)) {
-            return Ok(Some(if release(&poller.table, &done, retired) {
-                done.outcome.map_err(|failure| {
-                    WaitError::Failed(Box::new(report(&poller.table, &done, failure)))
-                })
+            let kept = poller
+                .find(ticket.wr_id())
+                .is_some_and(|queue| queue.release(retired));
+            return Ok(Some(if kept {
+                done.outcome
+                    .map_err(|failure| WaitError::Failed(Box::new(poller.report(&done, failure))))
             } else {
                 Err(WaitError::Discarded(*ticket))
             }));
         }
-        let Some(entry) = find(&poller.table, ticket.wr_id()) else {
+        let id = ticket.wr_id();
+        let Some(queue) = poller.find(id).filter(|queue| !queue.is_stale(id)) else {
             return Ok(Some(Err(WaitError::Discarded(*ticket))));
         };
-        let (queue, sequence) = (&entry.queue, ticket.sequence());
-        if queue.is_stale(sequence) {
-            return Ok(Some(Err(WaitError::Discarded(*ticket))));
-        }
-        if !queue.is_retired(sequence) {
+        if !queue.is_retired(id) {
             return Ok(None);
         }
         // It has an outcome, and no completion here. Unsignaled requests before the first failure succeeded silently.
-        let silent = ticket.is_silent() && queue.first_error().is_none_or(|error| sequence < error);
+        let silent = !ticket.is_signaled() && queue.succeeded_silently(id);
         Ok(Some(if silent {
-            Ok(Success {
-                operation: ticket.operation(),
-                byte_len: 0,
-                imm: None,
-                by_write: false,
-            })
+            Ok(Success::silent(ticket.operation()))
         } else {
             Err(WaitError::Taken(*ticket))
         }))

@@ -198,6 +198,7 @@ impl<'a, T: Transport> QpBuilder<'a, T> {
             recv_cq: self.recv_cq.handle(),
             qp_type: T::RULES.qp_type().unwrap_or_default(),
             cap: self.cap,
+            recv_header: T::RECV_HEADER,
         };
         let handle = QpHandle::create(&parts).map_err(|reason| self.not_made(reason))?;
         let info = Arc::new(QpInfo {
@@ -214,7 +215,7 @@ impl<'a, T: Transport> QpBuilder<'a, T> {
             device: self.pd.device_attr().clone(),
             cqs: (self.send_cq.id(), self.recv_cq.id()),
             max_msg_sz: u32::MAX,
-            last_signaled: None,
+            silence: Default::default(),
             access: self.access,
             told: None,
             transport: PhantomData,

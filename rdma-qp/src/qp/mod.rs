@@ -4,6 +4,8 @@ mod builder;
 mod connect;
 mod modify;
 mod post;
+mod qp_ref;
+mod sqd;
 mod transition;
 
 use std::fmt;
@@ -15,12 +17,16 @@ use rdma_core_sys::rules;
 use rdma_core_sys::*;
 
 pub use builder::{CapAsked, CreateQpError, QpBuilder};
-pub use connect::{ConnectError, Connected, EndpointError, Negotiated};
+pub use connect::{ConnectError, Connected, EndpointError, Negotiated, PathOptions};
 pub use modify::{GidProblem, Modified, ModifyError, ModifyReport, Problem};
-pub use post::{NOTHING, Op, PostError, PostFlags};
+pub use post::{Doorbell, NOTHING, Op, PostError, PostFlags, op};
+pub use qp_ref::{QpRef, QpRefGidError};
+pub use sqd::{Change, ChangeError};
 pub use transition::{
-    Global, Path, ToErr, ToInit, ToReset, ToRtr, ToRts, ToSqd, Transition, TransitionOf,
+    Global, Path, ToErr, ToInit, ToInitUd, ToReset, ToRtr, ToRtrUd, ToRts, ToRtsUd, ToSqd,
+    Transition, TransitionOf,
 };
+pub(crate) use modify::Handle;
 
 use crate::account::Account;
 use crate::endpoint::Endpoint;
@@ -34,27 +40,55 @@ use crate::wr_id::QueueKind;
 pub trait Transport: sealed::Sealed + 'static {
     /// The transport as the transition rules know it.
     const RULES: rules::Transport;
+    /// Bytes that the device writes into each receive before the message.
+    const RECV_HEADER: u32 = 0;
 }
 
+/// Transports that connect to one peer.
+pub trait Connects: Transport {}
+
 /// Transports with RDMA WRITE.
-pub trait RdmaWrite: Transport {}
+pub trait RdmaWrite: Connects {}
 
 /// Transports with RDMA READ and atomics.
-pub trait RdmaRead: Transport {}
+pub trait RdmaRead: Connects {}
 
 /// Reliable connection: every operation, acknowledged and in order, with one peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Rc;
 
+/// Unreliable connection: SEND and RDMA WRITE with one peer; what is lost on the way is not repeated, and nobody is told.
+#[derive(Clone, Copy, Debug)]
+pub struct Uc;
+
+/// Unreliable datagrams: SEND of up to one path MTU, each to a peer or a group of its own. A receive begins with 40 bytes
+/// that are the device's.
+#[derive(Clone, Copy, Debug)]
+pub struct Ud;
+
 impl Transport for Rc {
     const RULES: rules::Transport = rules::Transport::Rc;
 }
+impl Connects for Rc {}
 impl RdmaWrite for Rc {}
 impl RdmaRead for Rc {}
+
+impl Transport for Uc {
+    const RULES: rules::Transport = rules::Transport::Uc;
+}
+impl Connects for Uc {}
+impl RdmaWrite for Uc {}
+
+impl Transport for Ud {
+    const RULES: rules::Transport = rules::Transport::Ud;
+    const RECV_HEADER: u32 = 40;
+}
 
 mod sealed {
     pub trait Sealed {}
     impl Sealed for super::Rc {}
+    impl Sealed for super::Uc {}
+    impl Sealed for super::Ud {}
 }
 
 /// What is known about a QP beyond its books, for reports. Written on slow paths only.
@@ -78,6 +112,8 @@ pub(crate) struct PathInfo {
     pub(crate) retry_cnt: Option<u8>,
     pub(crate) rnr_retry: Option<u8>,
     pub(crate) ready_since: Option<Instant>,
+    /// What this end and the peer told each other.
+    pub(crate) ends: Option<Box<(Endpoint, Endpoint)>>,
 }
 
 impl QpInfo {
@@ -137,12 +173,12 @@ pub struct Qp<T: Transport = Rc> {
     cqs: (u32, u32),
     /// Longest message of its port; known from INIT on.
     max_msg_sz: u32,
-    /// The last signaled send request.
-    last_signaled: Option<u64>,
+    /// Unsignaled sends at the end of the send queue.
+    silence: post::Silence,
     /// What the peer may do, for `connect`.
     access: crate::pd::Access,
     /// What `endpoint` told the peer.
-    told: Option<(Endpoint, GidEntry)>,
+    told: connect::Told,
     transport: PhantomData<T>,
 }
 

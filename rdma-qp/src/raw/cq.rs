@@ -37,7 +37,7 @@ pub(crate) struct CqHandle {
     /// Entries that it has.
     pub(crate) capacity: u32,
     /// Set when a queue that reports here is to be looked at by [`crate::raw::pd::PdHandle::sweep`].
-    pub(crate) sweep: Arc<AtomicBool>,
+    pub(crate) attention: Arc<AtomicBool>,
     slots: Mutex<Slots>,
     /// Events taken from the channel and not acknowledged yet.
     unacknowledged: AtomicU32,
@@ -91,7 +91,7 @@ impl CqHandle {
             channel,
             destroyed: false,
             capacity,
-            sweep: Arc::default(),
+            attention: Arc::default(),
             slots: Mutex::default(),
             unacknowledged: AtomicU32::new(0),
         })
@@ -124,7 +124,7 @@ impl CqHandle {
         let used = slots.used;
         Some(slots.free.pop().unwrap_or_else(|| {
             slots.used = used + 1;
-            (used, 0)
+            (used, 1)
         }))
     }
 

@@ -13,9 +13,11 @@
 
 pub(crate) mod context;
 pub(crate) mod cq;
+pub(crate) mod foreign;
 pub(crate) mod memory;
 pub(crate) mod pd;
 pub(crate) mod qp;
+mod ring;
 
 use std::ffi::c_int;
 use std::ptr::NonNull;
@@ -27,8 +29,16 @@ use crate::errno::Errno;
 fn status(returned: c_int) -> Result<(), Errno> {
     match returned {
         0 => Ok(()),
-        -1 => Err(Errno::last()),
-        number => Err(Errno::from_raw(number.saturating_abs())),
+        number => Err(errno_of(number)),
+    }
+}
+
+/// What a verbs call means that returned other than 0: an errno, or -1 with errno set.
+#[cold]
+fn errno_of(returned: c_int) -> Errno {
+    match returned {
+        -1 => Errno::last(),
+        number => Errno::from_raw(number.saturating_abs()),
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rdma_core_sys::*;
@@ -48,8 +48,10 @@ pub(crate) struct Region {
     pub(crate) access: ibv_access_flags,
     /// [`PdHandle::id`] of its PD.
     pd: u64,
-    sent: AtomicBool,
-    received: AtomicBool,
+    /// [`PdHandle::id`] once a send queue got a request on it, 0 before.
+    sent: AtomicU64,
+    /// The same for receive queues.
+    received: AtomicU64,
 }
 
 // SAFETY: the region's bytes are reached by race-tolerant copies and atomics only, the other fields are plain values, and
@@ -96,26 +98,33 @@ impl Region {
         })
     }
 
-    /// Notes that a queue of this kind gets a request on the region. Called before the post, while the region is
-    /// borrowed, so a later drop of the region sees it.
-    #[inline]
-    pub(super) fn note_use(&self, kind: QueueKind) {
-        let flag = if kind == QueueKind::Send {
+    fn users(&self, kind: QueueKind) -> &AtomicU64 {
+        if kind == QueueKind::Send {
             &self.sent
         } else {
             &self.received
-        };
-        if !flag.load(Relaxed) {
-            flag.store(true, Relaxed);
         }
     }
 
-    fn used_by(&self, kind: QueueKind) -> bool {
-        if kind == QueueKind::Send {
-            self.sent.load(Relaxed)
-        } else {
-            self.received.load(Relaxed)
+    /// Notes that a queue of this kind of PD `pd` gets a request on the region. `false`: the region is of another PD,
+    /// whose books would not hold it. Called before the post, while the region is borrowed, so a later drop of the
+    /// region sees it.
+    #[inline]
+    fn note_use(&self, kind: QueueKind, pd: u64) -> bool {
+        self.users(kind).load(Relaxed) == pd || self.note_first_use(kind, pd)
+    }
+
+    #[cold]
+    fn note_first_use(&self, kind: QueueKind, pd: u64) -> bool {
+        if self.pd != pd {
+            return false;
         }
+        self.users(kind).store(pd, Relaxed);
+        true
+    }
+
+    fn used_by(&self, kind: QueueKind) -> bool {
+        self.users(kind).load(Relaxed) != 0
     }
 }
 
@@ -139,17 +148,12 @@ impl<'a> LocalSlice<'a> {
     }
 
     /// The entry for a queue of this kind of PD `pd`, after noting the use. `None`: the region is of another PD, whose
-    /// books would not hold it, or the range is longer than an entry can say.
+    /// books would not hold it. The caller sees to it that the length is below 2^32.
     #[inline]
     pub(super) fn lend(&self, kind: QueueKind, pd: u64) -> Option<ibv_sge> {
-        let length = u32::try_from(self.len).ok()?;
-        if self.region.pd != pd {
-            return None;
-        }
-        self.region.note_use(kind);
-        Some(ibv_sge {
+        self.region.note_use(kind, pd).then_some(ibv_sge {
             addr: self.addr,
-            length,
+            length: self.len as u32,
             lkey: self.region.lkey,
         })
     }
@@ -170,7 +174,7 @@ struct State {
 /// A protection domain.
 pub(crate) struct PdHandle {
     pub(crate) context: Arc<ContextHandle>,
-    /// Unique among all PDs of the process, for ever.
+    /// Unique among all PDs of the process, for ever; never 0.
     pub(crate) id: u64,
     ptr: NonNull<ibv_pd>,
     /// Live regions.
@@ -188,7 +192,7 @@ impl PdHandle {
     pub(crate) fn alloc(context: &Arc<ContextHandle>) -> Result<PdHandle, Errno> {
         // SAFETY: the context is live (invariant 1).
         let ptr = pointer(unsafe { context.verbs.alloc_pd(context.as_ptr()) })?;
-        static NEXT: AtomicU64 = AtomicU64::new(0);
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Relaxed);
         Ok(PdHandle {
             context: context.clone(),
@@ -233,7 +237,7 @@ impl PdHandle {
                 // SAFETY: the library just made it; it is valid until it is deregistered.
                 let (lkey, rkey) = unsafe { (mr.as_ref().lkey, mr.as_ref().rkey) };
                 self.regions.fetch_add(1, Relaxed);
-                let (sent, received) = (AtomicBool::new(false), AtomicBool::new(false));
+                let (sent, received) = (AtomicU64::new(0), AtomicU64::new(0));
                 Ok(Region {
                     bytes,
                     mr,
@@ -286,7 +290,7 @@ impl PdHandle {
         let mut state = self.state();
         let marks = Self::marks(&state, &region);
         for (queue, _) in &marks {
-            queue.sweep.store(true, Relaxed);
+            queue.attention.store(true, Relaxed);
         }
         state.retired.push(Retired { region, marks });
         drop(state);
@@ -300,7 +304,7 @@ impl PdHandle {
         for retired in &mut state.retired {
             retired.marks.retain(|(queue, mark)| !queue.passed(*mark));
             for (queue, _) in &retired.marks {
-                queue.sweep.store(true, Relaxed);
+                queue.attention.store(true, Relaxed);
             }
         }
         let mut index = 0;

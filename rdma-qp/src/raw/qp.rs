@@ -1,17 +1,17 @@
 //! Queue Pairs: creation, transitions, and the post calls.
 
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use rdma_core_sys::*;
 
 use super::cq::CqHandle;
 use super::pd::{LocalSlice, PdHandle};
-use super::{pointer, status};
+use super::ring::{Refused, Request, Ring};
+use super::{errno_of, pointer, status};
 use crate::account::{Operation, Queue};
 use crate::errno::Errno;
-use crate::qp::Op;
-use crate::wr_id::QueueKind;
+use crate::wr_id::{QueueKind, STEP};
 
 /// What a QP is made of.
 pub(crate) struct Parts<'a> {
@@ -20,6 +20,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) recv_cq: &'a Arc<CqHandle>,
     pub(crate) qp_type: ibv_qp_type,
     pub(crate) cap: ibv_qp_cap,
+    /// Bytes that the device writes into each receive before the message.
+    pub(crate) recv_header: u32,
 }
 
 /// Why a QP was not made.
@@ -33,35 +35,94 @@ pub(crate) enum NotMade {
 /// Why a request was not posted.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NotPosted {
-    /// The entry of that index is of another PD's region, or longer than 4 GiB.
-    Entry(usize),
-    /// More entries than the queue takes.
-    TooManyEntries,
-    /// The library refused.
-    Refused(Errno),
+    /// The entry of that index is of another PD's region.
+    OtherPd(usize),
+    /// The queue is full.
+    Full,
+    /// The library refused the requests from `first` on; `first` is a mark.
+    Refused {
+        /// Requests handed over together that were accepted.
+        accepted: u32,
+        /// Requests handed over together that were not.
+        refused: u32,
+        /// The first of those.
+        first: u64,
+        /// What it said.
+        errno: Errno,
+    },
+}
+
+/// The books of a queue, and its requests that are being built.
+struct Lane<R: Request> {
+    ring: Ring<R>,
+    /// The mark at which the queue is full, as far as known.
+    limit: u64,
+}
+
+impl<R: Request> Lane<R> {
+    fn new(width: u32, queue: &Queue) -> Lane<R> {
+        Lane {
+            ring: Ring::new(1, width),
+            limit: queue.posted(),
+        }
+    }
+
+    /// The mark for the next request. `None`: the queue is full.
+    #[inline]
+    fn next_mark(&mut self, queue: &Queue) -> Option<u64> {
+        let mark = queue.posted();
+        (mark != self.limit || self.find_room(queue, mark)).then_some(mark)
+    }
+
+    #[cold]
+    fn find_room(&mut self, queue: &Queue, mark: u64) -> bool {
+        self.limit = queue.limit();
+        mark != self.limit
+    }
+
+    /// What was handed over and refused goes out of the books again.
+    #[cold]
+    fn take_back(&mut self, queue: &Queue, refused: Refused) -> NotPosted {
+        queue.withdraw(refused.refused.into());
+        // The next request looks for its place in the new count.
+        self.limit = queue.posted();
+        NotPosted::Refused {
+            accepted: refused.accepted,
+            refused: refused.refused,
+            first: queue.posted(),
+            errno: errno_of(refused.status),
+        }
+    }
+
+    /// The queue begins a new life: what was not handed over yet is gone too.
+    fn begin_new_life(&mut self, queue: &Queue) {
+        self.ring.clear();
+        queue.begin_new_life();
+        self.limit = queue.posted();
+    }
 }
 
 /// A Queue Pair with the books of its two queues.
 pub(crate) struct QpHandle {
-    pd: Arc<PdHandle>,
-    send_cq: Arc<CqHandle>,
-    recv_cq: Arc<CqHandle>,
     ptr: NonNull<ibv_qp>,
-    number: u32,
+    /// [`PdHandle::id`] of its PD.
+    pd_id: u64,
     pub(crate) send: Arc<Queue>,
     pub(crate) recv: Arc<Queue>,
-    /// The request of the next send post; what an operation does not read keeps its last value.
-    request: ibv_send_wr,
-    entries: Box<[ibv_sge]>,
+    sends: Lane<ibv_send_wr>,
+    recvs: Lane<ibv_recv_wr>,
     /// What creation granted.
     pub(crate) cap: ibv_qp_cap,
     /// Bytes inline that creation asked for.
     pub(crate) inline_asked: u32,
+    number: u32,
+    pd: Arc<PdHandle>,
+    send_cq: Arc<CqHandle>,
+    recv_cq: Arc<CqHandle>,
     destroyed: bool,
 }
 
-// SAFETY: an ibv_qp and all calls on it may be used from any thread; the pointers inside `request` are set and used within
-// one call.
+// SAFETY: an ibv_qp and all calls on it may be used from any thread.
 unsafe impl Send for QpHandle {}
 // SAFETY: through `&QpHandle` only queries and modifies are possible, which the library serialises.
 unsafe impl Sync for QpHandle {}
@@ -75,6 +136,7 @@ impl QpHandle {
             recv_cq,
             qp_type,
             cap,
+            recv_header,
         } = *parts;
         let (depths, verbs) = ((cap.max_send_wr, cap.max_recv_wr), pd.context.verbs);
         let send_slot = send_cq
@@ -99,25 +161,28 @@ impl QpHandle {
         };
         // SAFETY: the library just made it; it is valid until it is destroyed.
         let number = unsafe { ptr.as_ref().qp_num };
-        let queue = |kind, (slot, start), depth, cq: &CqHandle| {
-            let queue = Arc::new(Queue::new(kind, slot, depth, start, cq.sweep.clone()));
+        let queue = |kind, (slot, start), depth, header, cq: &CqHandle| {
+            let attention = cq.attention.clone();
+            let queue = Arc::new(Queue::new(kind, slot, depth, start, header, attention));
             queue.set_qp_num(number);
             pd.enter_queue(queue.clone());
             queue
         };
-        let width = init.cap.max_send_sge.max(init.cap.max_recv_sge).max(1) as usize;
+        let send = queue(QueueKind::Send, send_slot, depths.0, 0, send_cq);
+        let recv = queue(QueueKind::Recv, recv_slot, depths.1, recv_header, recv_cq);
         Ok(QpHandle {
-            send: queue(QueueKind::Send, send_slot, depths.0, send_cq),
-            recv: queue(QueueKind::Recv, recv_slot, depths.1, recv_cq),
+            ptr,
+            pd_id: pd.id,
+            sends: Lane::new(init.cap.max_send_sge, &send),
+            recvs: Lane::new(init.cap.max_recv_sge, &recv),
+            send,
+            recv,
+            cap: init.cap,
+            inline_asked: cap.max_inline_data,
+            number,
             pd: pd.clone(),
             send_cq: send_cq.clone(),
             recv_cq: recv_cq.clone(),
-            ptr,
-            number,
-            request: ibv_send_wr::zeroed(),
-            entries: vec![ibv_sge::default(); width].into(),
-            cap: init.cap,
-            inline_asked: cap.max_inline_data,
             destroyed: false,
         })
     }
@@ -151,8 +216,8 @@ impl QpHandle {
         });
         if result.is_ok() && mask.contains(IBV_QP_STATE) && attr.qp_state == IBV_QPS_RESET {
             // The device has let go of every request: a reset queue is empty.
-            self.send.begin_new_life();
-            self.recv.begin_new_life();
+            self.sends.begin_new_life(&self.send);
+            self.recvs.begin_new_life(&self.recv);
             self.pd.sweep();
         }
         result
@@ -174,159 +239,156 @@ impl QpHandle {
         Ok((attr, init))
     }
 
-    /// Posts one send request on ranges of regions of this PD. Returns its sequence.
+    /// How many requests a doorbell is for: sends, and receives. What was built and not handed over must be handed over
+    /// before.
+    pub(crate) fn set_doorbells(&mut self, sends: u32, recvs: u32) {
+        debug_assert!(self.waiting() == (0, 0));
+        self.sends.ring = Ring::new(sends, self.cap.max_send_sge);
+        self.recvs.ring = Ring::new(recvs, self.cap.max_recv_sge);
+    }
+
+    /// Requests that are built and not handed over: sends, and receives.
+    pub(crate) fn waiting(&self) -> (u32, u32) {
+        (self.sends.ring.waiting(), self.recvs.ring.waiting())
+    }
+
+    /// Whether the next send would take the last place of the send queue.
+    #[inline]
+    pub(crate) fn takes_last_place(&mut self) -> bool {
+        let next = self.send.posted().wrapping_add(STEP);
+        next == self.sends.limit && next == self.send.limit()
+    }
+
+    /// Builds one send request on ranges of regions of this PD, and hands it over with those before it if the doorbell is
+    /// due. Returns its `wr_id`. All lengths together are below 2^32, and there are no more ranges than the queue takes.
     #[inline]
     pub(crate) fn post_send<'a>(
         &mut self,
-        op: &Op,
+        operation: Operation,
         local: impl Iterator<Item = LocalSlice<'a>>,
-        flags: ibv_send_flags,
+        fill: impl FnOnce(&mut ibv_send_wr),
     ) -> Result<u64, NotPosted> {
-        let count = self.fill(QueueKind::Send, local)?;
-        self.send_request(op, count, flags)
+        let mark = self.sends.next_mark(&self.send).ok_or(NotPosted::Full)?;
+        let count = lend(&mut self.sends.ring, QueueKind::Send, self.pd_id, local)?;
+        self.finish_send(mark, operation, count, fill)
     }
 
-    /// Fills the entries with ranges of regions, and notes their use by the queue of this kind. Returns how many.
-    ///
-    /// Empty ranges are left out: some devices take a length of 0 for 2^31.
-    #[inline]
-    fn fill<'a>(
-        &mut self,
-        kind: QueueKind,
-        local: impl Iterator<Item = LocalSlice<'a>>,
-    ) -> Result<usize, NotPosted> {
-        let mut count = 0;
-        for (index, slice) in local.enumerate() {
-            let entry = self
-                .entries
-                .get_mut(count)
-                .ok_or(NotPosted::TooManyEntries)?;
-            *entry = slice
-                .lend(kind, self.pd.id)
-                .ok_or(NotPosted::Entry(index))?;
-            count += usize::from(entry.length != 0);
-        }
-        Ok(count)
-    }
-
-    /// Posts one send request whose data is copied during the call.
+    /// As [`QpHandle::post_send`], of bytes that are copied during the call, which therefore hands over at once.
     pub(crate) fn post_inline(
         &mut self,
-        op: &Op,
+        operation: Operation,
         bytes: &[u8],
-        flags: ibv_send_flags,
+        fill: impl FnOnce(&mut ibv_send_wr),
     ) -> Result<u64, NotPosted> {
-        let length = u32::try_from(bytes.len()).map_err(|_| NotPosted::Entry(0))?;
-        let first = self.entries.first_mut().ok_or(NotPosted::TooManyEntries)?;
-        // With IBV_SEND_INLINE the library reads the bytes before the call returns and does not look at the key.
-        *first = ibv_sge {
+        let mark = self.sends.next_mark(&self.send).ok_or(NotPosted::Full)?;
+        // With IBV_SEND_INLINE the library reads the bytes before the post call returns and does not look at the key.
+        let entry = ibv_sge {
             addr: bytes.as_ptr() as u64,
-            length,
+            length: bytes.len() as u32,
             lkey: 0,
         };
-        self.send_request(op, 1, flags | IBV_SEND_INLINE)
+        self.sends.ring.set_entry(0, entry);
+        let fill = |request: &mut ibv_send_wr| {
+            fill(request);
+            request.send_flags |= IBV_SEND_INLINE.bits();
+        };
+        let id = self.finish_send(mark, operation, u32::from(!bytes.is_empty()), fill)?;
+        // The bytes are borrowed for this call only.
+        self.ring_sends()?;
+        Ok(id)
     }
 
-    /// Posts `self.request` with the first `count` entries.
+    /// Completes the next request, with its first `count` entries set, and hands it over if the doorbell is due.
     #[inline]
-    fn send_request(
+    fn finish_send(
         &mut self,
-        op: &Op,
-        count: usize,
-        flags: ibv_send_flags,
+        mark: u64,
+        operation: Operation,
+        count: u32,
+        fill: impl FnOnce(&mut ibv_send_wr),
     ) -> Result<u64, NotPosted> {
-        let sequence = self.send.enter(op.operation());
-        let request = &mut self.request;
-        request.wr_id = self.send.prefix.wr_id(sequence);
-        request.next = ptr::null_mut();
-        request.sg_list = self.entries.as_mut_ptr();
+        let id = mark | operation as u64;
+        let request = self.sends.ring.next();
+        request.wr_id = id;
         request.num_sge = count as i32;
-        request.send_flags = flags.bits();
-        match *op {
-            Op::Send { imm: None } => request.opcode = IBV_WR_SEND,
-            Op::Send { imm: Some(imm) } => {
-                request.opcode = IBV_WR_SEND_WITH_IMM;
-                request.set_imm_data(imm);
-            }
-            Op::Write { remote, imm } => {
-                request.opcode = IBV_WR_RDMA_WRITE;
-                if let Some(imm) = imm {
-                    request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-                    request.set_imm_data(imm);
-                }
-                request.wr.rdma = ibv_send_wr_rdma {
-                    remote_addr: remote.addr,
-                    rkey: remote.rkey,
-                };
-            }
-            Op::Read { remote } => {
-                request.opcode = IBV_WR_RDMA_READ;
-                request.wr.rdma = ibv_send_wr_rdma {
-                    remote_addr: remote.addr,
-                    rkey: remote.rkey,
-                };
-            }
-            Op::CompareSwap {
-                remote,
-                compare,
-                swap,
-            } => {
-                request.opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
-                request.wr.atomic = ibv_send_wr_atomic {
-                    remote_addr: remote.addr,
-                    compare_add: compare,
-                    swap,
-                    rkey: remote.rkey,
-                };
-            }
-            Op::FetchAdd { remote, add } => {
-                request.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
-                request.wr.atomic = ibv_send_wr_atomic {
-                    remote_addr: remote.addr,
-                    compare_add: add,
-                    swap: 0,
-                    rkey: remote.rkey,
-                };
-            }
+        fill(request);
+        self.send.enter(mark);
+        if !self.sends.ring.filled() {
+            return Ok(id);
         }
-        let mut bad = ptr::null_mut();
-        // SAFETY: the QP is live (invariant 1). The request is one, with `count` initialised entries behind `sg_list`. Each
-        // names either bytes that are copied during the call (inline), or a range of a region of this PD, whose use by
-        // the send queue is noted and whose memory stays registered and allocated until this queue's books let go of
-        // `sequence`, which was entered above (invariant 3).
-        let posted = status(unsafe { ops::ibv_post_send(self.ptr.as_ptr(), request, &mut bad) });
-        posted.map_err(|errno| {
-            self.send.withdraw();
-            NotPosted::Refused(errno)
-        })?;
-        Ok(sequence)
+        let qp = self.ptr.as_ptr();
+        // SAFETY: as for `ring_sends`.
+        let posted = self
+            .sends
+            .ring
+            .hand_over(|first, bad| unsafe { ops::ibv_post_send(qp, first, bad) });
+        match posted {
+            Ok(()) => Ok(id),
+            Err(refused) => Err(self.sends.take_back(&self.send, refused)),
+        }
     }
 
-    /// Posts one receive into ranges of regions of this PD. Returns its sequence.
+    /// Hands over the sends that are built.
+    pub(crate) fn ring_sends(&mut self) -> Result<(), NotPosted> {
+        if self.sends.ring.waiting() == 0 {
+            return Ok(());
+        }
+        let qp = self.ptr.as_ptr();
+        // SAFETY: the QP is live (invariant 1). The ring links whole requests, each with so many initialised entries behind
+        // `sg_list`. Each entry names either bytes that are copied during the call and that the caller, `post_inline`,
+        // still borrows; or a range of a region of this PD, whose use by the send queue is noted and whose memory stays
+        // registered and allocated until this queue's books let go of the request, which was entered (invariant 3).
+        let posted = self
+            .sends
+            .ring
+            .hand_over_some(|first, bad| unsafe { ops::ibv_post_send(qp, first, bad) });
+        posted.map_err(|refused| self.sends.take_back(&self.send, refused))
+    }
+
+    /// Builds one receive into ranges of regions of this PD, and hands it over with those before it if the doorbell is
+    /// due. Returns its `wr_id`. Each length is below 2^32, and there are no more ranges than the queue takes.
     #[inline]
     pub(crate) fn post_recv<'a>(
         &mut self,
         local: impl Iterator<Item = LocalSlice<'a>>,
     ) -> Result<u64, NotPosted> {
-        let count = self.fill(QueueKind::Recv, local)?;
-        let sequence = self.recv.enter(Operation::Recv);
-        let mut request = ibv_recv_wr {
-            wr_id: self.recv.prefix.wr_id(sequence),
-            next: ptr::null_mut(),
-            sg_list: self.entries.as_mut_ptr(),
-            num_sge: count as i32,
-        };
-        let mut bad = ptr::null_mut();
-        // SAFETY: the QP is live (invariant 1). The request is one, with initialised entries behind `sg_list`, each a range
-        // of a region of this PD, whose use by the receive queue is noted and whose memory stays registered and
-        // allocated until this queue's books let go of `sequence`, which was entered above (invariant 3).
-        let posted =
-            status(unsafe { ops::ibv_post_recv(self.ptr.as_ptr(), &mut request, &mut bad) });
-        posted.map_err(|errno| {
-            self.recv.withdraw();
-            NotPosted::Refused(errno)
-        })?;
-        Ok(sequence)
+        let mark = self.recvs.next_mark(&self.recv).ok_or(NotPosted::Full)?;
+        let count = lend(&mut self.recvs.ring, QueueKind::Recv, self.pd_id, local)?;
+        let id = mark | Operation::Recv as u64;
+        let request = self.recvs.ring.next();
+        request.wr_id = id;
+        request.num_sge = count as i32;
+        self.recv.enter(mark);
+        if !self.recvs.ring.filled() {
+            return Ok(id);
+        }
+        let qp = self.ptr.as_ptr();
+        // SAFETY: as for `ring_recvs`.
+        let posted = self
+            .recvs
+            .ring
+            .hand_over(|first, bad| unsafe { ops::ibv_post_recv(qp, first, bad) });
+        match posted {
+            Ok(()) => Ok(id),
+            Err(refused) => Err(self.recvs.take_back(&self.recv, refused)),
+        }
+    }
+
+    /// Hands over the receives that are built.
+    pub(crate) fn ring_recvs(&mut self) -> Result<(), NotPosted> {
+        if self.recvs.ring.waiting() == 0 {
+            return Ok(());
+        }
+        let qp = self.ptr.as_ptr();
+        // SAFETY: the QP is live (invariant 1). The ring links whole requests, each with so many initialised entries behind
+        // `sg_list`; each entry is a range of a region of this PD, whose use by the receive queue is noted and whose
+        // memory stays registered and allocated until this queue's books let go of the request, which was entered
+        // (invariant 3).
+        let posted = self
+            .recvs
+            .ring
+            .hand_over_some(|first, bad| unsafe { ops::ibv_post_recv(qp, first, bad) });
+        posted.map_err(|refused| self.recvs.take_back(&self.recv, refused))
     }
 
     /// Destroys the QP. After success the device touches nothing of it, which the books are told.
@@ -339,7 +401,7 @@ impl QpHandle {
         self.destroyed = true;
         for (queue, cq) in [(&self.send, &self.send_cq), (&self.recv, &self.recv_cq)] {
             queue.end();
-            cq.release(queue.slot, queue.depth, queue.posted());
+            cq.release(queue.slot, queue.depth, queue.sequence());
         }
         self.pd.leave_queues();
         self.pd.sweep();
@@ -358,4 +420,24 @@ impl Drop for QpHandle {
             std::mem::forget((self.pd.clone(), self.send_cq.clone(), self.recv_cq.clone()));
         }
     }
+}
+
+/// Sets the entries of the next request to ranges of regions of PD `pd`, and notes their use by the queue of this kind.
+/// Returns how many there are.
+///
+/// Empty ranges are left out: some devices take a length of 0 for 2^31.
+#[inline]
+fn lend<'a, R: Request>(
+    ring: &mut Ring<R>,
+    kind: QueueKind,
+    pd: u64,
+    local: impl Iterator<Item = LocalSlice<'a>>,
+) -> Result<u32, NotPosted> {
+    let mut count = 0;
+    for (index, slice) in local.enumerate() {
+        let entry = slice.lend(kind, pd).ok_or(NotPosted::OtherPd(index))?;
+        ring.set_entry(count, entry);
+        count += usize::from(entry.length != 0);
+    }
+    Ok(count as u32)
 }

@@ -3,15 +3,16 @@
 use rdma_core_sys::ibv_qp_state;
 
 use crate::account::Operation;
+use crate::cq::Ticket;
 use crate::errno::Errno;
 use crate::wr_id::QueueKind;
 
-/// A request was not posted. Nothing was changed.
+/// A request was not posted. Nothing was changed, but by [`PostError::List`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {
-    /// The queue has no room.
-    #[error("the {queue} is full: {outstanding} of {depth} requests are outstanding or not polled; {}", cure(*.signaled_outstanding, *.queue))]
+    /// The queue has no room; or its last place is kept for a request that can make room.
+    #[error("{}", full(*.queue, *.depth, *.outstanding, .last_signaled.as_ref(), *.place_is_kept))]
     QueueFull {
         /// The queue.
         queue: QueueKind,
@@ -19,8 +20,11 @@ pub enum PostError {
         depth: u32,
         /// Requests that hold room.
         outstanding: u64,
-        /// Whether a signaled request is among them. If not, no completion can ever make room.
-        signaled_outstanding: bool,
+        /// The last signaled request among them, whose completion makes room. `None`: there is none.
+        last_signaled: Option<Ticket>,
+        /// The request was unsignaled like all that are outstanding, and there was one place left: a queue full of such
+        /// requests could never make room again.
+        place_is_kept: bool,
     },
     /// More ranges than the queue takes.
     #[error("{given} ranges are more than the {queue} takes, which was created for {limit}")]
@@ -43,6 +47,16 @@ pub enum PostError {
         limit: u32,
         /// Bytes asked for at creation.
         asked: u32,
+    },
+    /// A receive without room for what the device writes before the message.
+    #[error(
+        "a receive of {len} bytes has no room for the {header} bytes that precede every datagram: make it at least {header} bytes longer than the message"
+    )]
+    NoRoomForHeader {
+        /// Bytes given.
+        len: u64,
+        /// Bytes that the device writes.
+        header: u32,
     },
     /// Longer than a message can be.
     #[error("a message of {len} bytes is over the port's limit of {max}")]
@@ -116,14 +130,49 @@ pub enum PostError {
         #[source]
         errno: Errno,
     },
+    /// Of requests that were handed over together some were refused.
+    #[error(
+        "of {} requests handed over together the {queue} accepted {accepted}; the {refused} from {first} on are not posted: {reason}",
+        .accepted + .refused
+    )]
+    List {
+        /// The queue.
+        queue: QueueKind,
+        /// Requests that were accepted, from the first on.
+        accepted: u32,
+        /// The others, which are not posted and out of the books.
+        refused: u32,
+        /// The first of those. Its ticket, and those of the requests after it, name nothing any more.
+        first: Ticket,
+        /// Why.
+        reason: Box<PostError>,
+    },
 }
 
-fn cure(signaled: bool, queue: QueueKind) -> &'static str {
-    match (queue, signaled) {
-        (QueueKind::Send, false) => {
-            "no signaled request is outstanding, so no completion can make room: signal at least one request in each queue length"
+fn full(
+    queue: QueueKind,
+    depth: u32,
+    outstanding: u64,
+    last: Option<&Ticket>,
+    kept: bool,
+) -> String {
+    let full = if kept { "as good as full" } else { "full" };
+    let begin = format!(
+        "the {queue} is {full}: {outstanding} of {depth} requests are outstanding or not polled"
+    );
+    match (queue, last) {
+        (QueueKind::Send, None) => format!(
+            "{begin}; no signaled request is outstanding, so no completion can make room: signal {} in each queue length",
+            if kept {
+                "this one, and at least one"
+            } else {
+                "at least one request"
+            }
+        ),
+        (QueueKind::Send, Some(last)) => {
+            format!("{begin}; poll the CQ: the last signaled request is {last}")
         }
-        _ => "poll the CQ",
+        _ => format!("{begin}; poll the CQ"),
     }
 }
 

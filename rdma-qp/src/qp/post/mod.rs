@@ -1,20 +1,22 @@
-//! Posting: each request is checked, entered into the books, and handed to the device.
+//! Posting: each request is checked, entered into the books, built in place, and handed to the device.
 
+mod doorbell;
 mod error;
-mod op;
+pub mod op;
 
 use rdma_core_sys::rules;
 
+pub use doorbell::Doorbell;
 pub use error::PostError;
 pub use op::{Op, PostFlags};
 
-use super::{Qp, RdmaRead, RdmaWrite, Transport};
-use crate::account::{Account, Operation};
+use super::{Connects, Qp, RdmaRead, RdmaWrite, Transport};
+use crate::account::Operation;
 use crate::cq::Ticket;
 use crate::endpoint::RemoteAddr;
 use crate::mr::MrSlice;
 use crate::raw::qp::NotPosted;
-use crate::wr_id::QueueKind;
+use crate::wr_id::{QueueKind, STEP, distance, is_before};
 
 /// No data: the local side of a request without any.
 pub const NOTHING: [MrSlice<'static>; 0] = [];
@@ -25,116 +27,131 @@ fn total(local: &[MrSlice<'_>]) -> u64 {
     local.iter().map(|slice| slice.len() as u64).sum()
 }
 
+/// Unsignaled sends at the end of the queue: from `from` up to `to`, both marks; equal where there are none.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Silence {
+    from: u64,
+    to: u64,
+}
+
 impl<T: Transport> Qp<T> {
-    /// Posts a SEND of `local`: it goes into the next receive of the peer.
+    /// Posts a send request: `op` says what it asks for, `local` is a range of a region, or an array or slice of ranges,
+    /// gathered (or, for READ, scattered to) in order.
     ///
-    /// `local` is a range of a region, or an array or slice of ranges, gathered in order.
+    /// The request is handed to the device at once, or with others, as [`Qp::set_doorbell`] says.
+    ///
+    /// ```
+    /// # use rdma_qp::{op, Access, Device, Memory, PostFlags, RemoteAddr};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let device = Device::open_index(rdma_soft::verbs(), 0)?;
+    /// # let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
+    /// # let mr = pd.register(Memory::zeroed(64), Access::REMOTE_WRITE)?;
+    /// # let mut qp = pd.rc(&cq).create()?;
+    /// # let remote = mr.remote().at(0);
+    /// let flags = PostFlags::FENCE | PostFlags::UNSIGNALED;
+    /// let refused = qp.post(op::Write { remote }, mr.slice(0, 8)?, flags);
+    /// // A QP in RESET takes nothing, and says so.
+    /// assert!(refused.unwrap_err().to_string().contains("sends need RTS"));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// See [`PostError`]; nothing was posted then.
+    /// See [`PostError`]; nothing was posted then, and of a list what the error says.
     #[inline]
-    pub fn send<'m>(&mut self, local: impl AsRef<[MrSlice<'m>]>) -> Result<Ticket, PostError> {
-        self.post_any(Op::Send { imm: None }, local, PostFlags::empty())
+    pub fn post<'m, O: Op<T>>(
+        &mut self,
+        op: O,
+        local: impl AsRef<[MrSlice<'m>]>,
+        flags: PostFlags,
+    ) -> Result<Ticket, PostError> {
+        let local = local.as_ref();
+        // Every queue takes one range.
+        if local.len() > 1 && local.len() > self.handle.cap.max_send_sge as usize {
+            return Err(self.too_many(QueueKind::Send, local.len()));
+        }
+        self.check_request(&op, total(local), flags)?;
+        if O::RETURNS
+            && let Some(entry) = local.iter().position(|slice| !slice.is_writable())
+        {
+            return Err(PostError::NotWritable {
+                entry,
+                operation: O::OPERATION,
+            });
+        }
+        let posted = self.handle.post_send(
+            O::OPERATION,
+            local.iter().map(MrSlice::local),
+            #[inline]
+            |request| {
+                request.opcode = O::OPCODE;
+                request.send_flags = flags.lower().bits();
+                op.fill(request);
+            },
+        );
+        self.posted(posted, flags)
     }
 
-    /// Posts a SEND as [`Qp::send`] does, with 32 bits of immediate data for the peer's completion.
+    /// Posts a send request of bytes that are copied during the call, so that they need no region. It is handed to the
+    /// device at once, with what waits for the doorbell.
     ///
     /// # Errors
-    /// See [`PostError`]; nothing was posted then.
-    #[inline]
-    pub fn send_with_imm<'m>(
+    /// See [`PostError`]; nothing was posted then, and of a list what the error says.
+    pub fn post_inline<O: Op<T>>(
         &mut self,
-        local: impl AsRef<[MrSlice<'m>]>,
-        imm: u32,
+        op: O,
+        bytes: &[u8],
+        flags: PostFlags,
     ) -> Result<Ticket, PostError> {
-        self.post_any(Op::Send { imm: Some(imm) }, local, PostFlags::empty())
+        let flags = flags | PostFlags::INLINE;
+        self.check_request(&op, bytes.len() as u64, flags)?;
+        let posted = self.handle.post_inline(O::OPERATION, bytes, |request| {
+            request.opcode = O::OPCODE;
+            request.send_flags = flags.lower().bits();
+            op.fill(request);
+        });
+        self.posted(posted, flags)
     }
 
     /// Posts a receive into `local`: the next SEND of the peer goes there, scattered in order.
     ///
     /// # Errors
-    /// See [`PostError`]; nothing was posted then.
+    /// See [`PostError`]; nothing was posted then, and of a list what the error says.
     #[inline]
     pub fn recv<'m>(&mut self, local: impl AsRef<[MrSlice<'m>]>) -> Result<Ticket, PostError> {
         let local = local.as_ref();
-        let cap = self.handle.cap.max_recv_sge;
-        self.check_local(QueueKind::Recv, local, cap)?;
-        if let Some(long) = local
-            .iter()
-            .find(|slice| u32::try_from(slice.len()).is_err())
-        {
-            return Err(PostError::MessageTooLong {
-                len: long.len() as u64,
-                max: u32::MAX,
-            });
+        if local.len() > 1 && local.len() > self.handle.cap.max_recv_sge as usize {
+            return Err(self.too_many(QueueKind::Recv, local.len()));
         }
-        if let Some(entry) = local.iter().position(|slice| !slice.is_writable()) {
-            return Err(PostError::NotWritable {
-                entry,
-                operation: Operation::Recv,
-            });
-        }
-        if self.handle.recv.occupied() >= u64::from(self.handle.recv.depth) {
-            return Err(self.full(QueueKind::Recv));
-        }
+        check_recv(local, T::RECV_HEADER)?;
         match self.handle.post_recv(local.iter().map(MrSlice::local)) {
-            Ok(sequence) => Ok(Ticket::new(
-                self.cqs.1,
-                &self.handle.recv,
-                sequence,
-                Operation::Recv,
-                true,
-            )),
-            Err(reason) => Err(self.not_posted(QueueKind::Recv, reason, local.len())),
+            Ok(id) => Ok(Ticket::new(self.cqs.1, id, true)),
+            Err(reason) => Err(self.not_posted(QueueKind::Recv, reason)),
         }
     }
 
-    /// Checks and posts a request on ranges of regions. Public methods offer it for the operations that `T` has.
-    #[inline]
-    fn post_any<'m>(
-        &mut self,
-        op: Op,
-        local: impl AsRef<[MrSlice<'m>]>,
-        flags: PostFlags,
-    ) -> Result<Ticket, PostError> {
-        let local = local.as_ref();
-        self.check_local(QueueKind::Send, local, self.handle.cap.max_send_sge)?;
-        let len = total(local);
-        self.check_op(&op, len, flags)?;
-        if op.returns()
-            && let Some(entry) = local.iter().position(|slice| !slice.is_writable())
-        {
-            return Err(PostError::NotWritable {
-                entry,
-                operation: op.operation(),
-            });
+    #[cold]
+    fn too_many(&self, queue: QueueKind, given: usize) -> PostError {
+        let cap = &self.handle.cap;
+        let limit = match queue {
+            QueueKind::Send => cap.max_send_sge,
+            _ => cap.max_recv_sge,
+        };
+        PostError::TooManyEntries {
+            queue,
+            given,
+            limit,
         }
-        let posted = self
-            .handle
-            .post_send(&op, local.iter().map(MrSlice::local), flags.lower());
-        self.posted(posted, &op, flags, local.len())
-    }
-
-    #[inline]
-    fn check_local(
-        &self,
-        queue: QueueKind,
-        local: &[MrSlice<'_>],
-        limit: u32,
-    ) -> Result<(), PostError> {
-        if local.len() > limit as usize {
-            return Err(PostError::TooManyEntries {
-                queue,
-                given: local.len(),
-                limit,
-            });
-        }
-        Ok(())
     }
 
     /// Checks everything that does not depend on where the local bytes are.
     #[inline]
-    fn check_op(&self, op: &Op, len: u64, flags: PostFlags) -> Result<(), PostError> {
+    fn check_request<O: Op<T>>(
+        &mut self,
+        op: &O,
+        len: u64,
+        flags: PostFlags,
+    ) -> Result<(), PostError> {
         if len > u64::from(self.max_msg_sz) {
             return Err(PostError::MessageTooLong {
                 len,
@@ -142,37 +159,34 @@ impl<T: Transport> Qp<T> {
             });
         }
         if flags.contains(PostFlags::INLINE) {
-            let (limit, asked) = (self.handle.cap.max_inline_data, self.handle.inline_asked);
-            if op.returns() {
-                return Err(PostError::InlineReturns {
-                    operation: op.operation(),
-                });
-            }
-            if len > u64::from(limit) {
-                return Err(PostError::InlineTooLong {
-                    given: len,
-                    limit,
-                    asked,
-                });
-            }
+            self.check_inline(O::OPERATION, O::RETURNS, len)?;
         }
-        if let Some(remote) = op.remote() {
-            let atomic = matches!(op, Op::CompareSwap { .. } | Op::FetchAdd { .. });
-            if atomic && len != 8 {
-                return Err(PostError::AtomicLength { len });
-            }
-            if atomic && !remote.addr.is_multiple_of(8) {
-                return Err(PostError::AtomicAlignment { addr: remote.addr });
-            }
-            if len > remote.room {
-                return Err(PostError::OutOfRemoteRegion {
-                    len,
-                    room: remote.room,
-                });
-            }
+        op.check(len)?;
+        if flags.contains(PostFlags::UNSIGNALED)
+            && self.handle.takes_last_place()
+            && self.all_silent()
+        {
+            return Err(self.full(QueueKind::Send, true));
         }
-        if self.handle.send.occupied() >= u64::from(self.handle.send.depth) {
-            return Err(self.full(QueueKind::Send));
+        Ok(())
+    }
+
+    fn check_inline(
+        &self,
+        operation: Operation,
+        returns: bool,
+        given: u64,
+    ) -> Result<(), PostError> {
+        if returns {
+            return Err(PostError::InlineReturns { operation });
+        }
+        let (limit, asked) = (self.handle.cap.max_inline_data, self.handle.inline_asked);
+        if given > u64::from(limit) {
+            return Err(PostError::InlineTooLong {
+                given,
+                limit,
+                asked,
+            });
         }
         Ok(())
     }
@@ -181,114 +195,173 @@ impl<T: Transport> Qp<T> {
     fn posted(
         &mut self,
         posted: Result<u64, NotPosted>,
-        op: &Op,
         flags: PostFlags,
-        given: usize,
     ) -> Result<Ticket, PostError> {
+        let signaled = !flags.contains(PostFlags::UNSIGNALED);
         match posted {
-            Ok(sequence) => {
-                let signaled = !flags.contains(PostFlags::UNSIGNALED);
-                if signaled {
-                    self.last_signaled = Some(sequence);
+            Ok(id) => {
+                if !signaled {
+                    self.note_silence();
                 }
-                Ok(Ticket::new(
-                    self.cqs.0,
-                    &self.handle.send,
-                    sequence,
-                    op.operation(),
-                    signaled,
-                ))
+                Ok(Ticket::new(self.cqs.0, id, signaled))
             }
-            Err(reason) => Err(self.not_posted(QueueKind::Send, reason, given)),
+            Err(reason) => Err(self.not_posted(QueueKind::Send, reason)),
         }
     }
 
+    /// Notes that the send just entered is unsignaled.
+    fn note_silence(&mut self) {
+        let to = self.handle.send.posted();
+        let before = to.wrapping_sub(STEP);
+        if self.silence.to != before {
+            self.silence.from = before;
+        }
+        self.silence.to = to;
+    }
+
+    /// Whether every outstanding send is unsignaled, so that no completion can make room.
+    fn all_silent(&self) -> bool {
+        let send = &self.handle.send;
+        let account = send.account();
+        let silent = account.pending == 0
+            || self.silence.to == send.posted()
+                && account.pending <= distance(self.silence.to, self.silence.from);
+        // What was polled for another ticket, and is not taken yet, makes room too.
+        silent && account.pending == send.occupied()
+    }
+
     #[cold]
-    fn full(&self, queue: QueueKind) -> PostError {
+    fn full(&self, queue: QueueKind, place_is_kept: bool) -> PostError {
         let books = if queue == QueueKind::Send {
             &self.handle.send
         } else {
             &self.handle.recv
         };
-        let Account { pending, .. } = books.account();
-        // Room is held by what is pending and by what was polled for another ticket and not taken yet.
-        let untaken = books.occupied() > pending;
-        let signaled = queue != QueueKind::Send
-            || self
-                .last_signaled
-                .is_some_and(|last| !books.is_retired(last));
+        let silent = queue == QueueKind::Send && self.all_silent();
+        let last_signaled = if queue == QueueKind::Send && self.silence.to == books.posted() {
+            self.silence.from
+        } else {
+            books.posted()
+        };
         PostError::QueueFull {
             queue,
             depth: books.depth,
             outstanding: books.occupied(),
-            signaled_outstanding: signaled || untaken,
+            last_signaled: (!silent).then(|| {
+                let id = last_signaled.wrapping_sub(STEP);
+                Ticket::new(self.cqs.0, id, true)
+            }),
+            place_is_kept,
         }
     }
 
     #[cold]
-    fn not_posted(&self, queue: QueueKind, reason: NotPosted, given: usize) -> PostError {
-        match reason {
-            NotPosted::Entry(entry) => PostError::OtherPd { entry },
-            NotPosted::TooManyEntries => {
-                let cap = &self.handle.cap;
-                let limit = if queue == QueueKind::Send {
-                    cap.max_send_sge
-                } else {
-                    cap.max_recv_sge
-                };
-                PostError::TooManyEntries {
-                    queue,
-                    given,
-                    limit,
-                }
-            }
-            NotPosted::Refused(errno) => {
-                let posts = self.state().ok().and_then(|state| {
-                    let posts = rules::allowed_posts(T::RULES, state)?;
-                    Some((
-                        state,
-                        if queue == QueueKind::Send {
-                            posts.post_send
-                        } else {
-                            posts.post_recv
-                        },
-                    ))
-                });
-                match posts {
-                    Some((state, false)) => PostError::WrongState {
-                        queue,
-                        state,
-                        errno,
-                    },
-                    _ => PostError::Refused { queue, errno },
-                }
-            }
+    fn not_posted(&mut self, queue: QueueKind, reason: NotPosted) -> PostError {
+        let (accepted, refused, first, errno) = match reason {
+            NotPosted::OtherPd(entry) => return PostError::OtherPd { entry },
+            NotPosted::Full => return self.full(queue, false),
+            NotPosted::Refused {
+                accepted,
+                refused,
+                first,
+                errno,
+            } => (accepted, refused, first, errno),
+        };
+        if is_before(first, self.silence.to) {
+            // What was unsignaled and is refused is not in the queue.
+            let from = self.silence.from;
+            self.silence = Silence {
+                from: if is_before(first, from) { first } else { from },
+                to: first,
+            };
+        }
+        let posts = self.state().ok().and_then(|state| {
+            let posts = rules::allowed_posts(T::RULES, state)?;
+            let allowed = if queue == QueueKind::Send {
+                posts.post_send
+            } else {
+                posts.post_recv
+            };
+            Some((state, allowed))
+        });
+        let reason = match posts {
+            Some((state, false)) => PostError::WrongState {
+                queue,
+                state,
+                errno,
+            },
+            _ => PostError::Refused { queue, errno },
+        };
+        if accepted + refused <= 1 {
+            return reason;
+        }
+        let cq = if queue == QueueKind::Send {
+            self.cqs.0
+        } else {
+            self.cqs.1
+        };
+        PostError::List {
+            queue,
+            accepted,
+            refused,
+            first: Ticket::new(cq, first, true),
+            reason: Box::new(reason),
         }
     }
+}
 
-    /// Posts a SEND of bytes that are copied during the call, so that they need no region.
+/// Refuses receives into what is not made for it. `header` bytes are the device's.
+#[inline]
+pub(crate) fn check_recv(local: &[MrSlice<'_>], header: u32) -> Result<(), PostError> {
+    let mut len = 0;
+    for (entry, slice) in local.iter().enumerate() {
+        if slice.len() as u64 > u64::from(u32::MAX) {
+            return Err(PostError::MessageTooLong {
+                len: slice.len() as u64,
+                max: u32::MAX,
+            });
+        }
+        if !slice.is_writable() {
+            return Err(PostError::NotWritable {
+                entry,
+                operation: Operation::Recv,
+            });
+        }
+        len += slice.len() as u64;
+    }
+    if len < u64::from(header) {
+        return Err(PostError::NoRoomForHeader { len, header });
+    }
+    Ok(())
+}
+
+impl<T: Connects> Qp<T> {
+    /// Posts a SEND of `local`: it goes into the next receive of the peer.
     ///
     /// # Errors
-    /// See [`PostError`]; nothing was posted then.
-    pub fn send_inline(
-        &mut self,
-        bytes: &[u8],
-        imm: Option<u32>,
-        flags: PostFlags,
-    ) -> Result<Ticket, PostError> {
-        self.post_inline_any(Op::Send { imm }, bytes, flags)
+    /// See [`PostError`].
+    #[inline]
+    pub fn send<'m>(&mut self, local: impl AsRef<[MrSlice<'m>]>) -> Result<Ticket, PostError>
+    where
+        op::Send: Op<T>,
+    {
+        self.post(op::Send, local, PostFlags::empty())
     }
 
-    fn post_inline_any(
+    /// Posts a SEND as [`Qp::send`] does, with 32 bits of immediate data for the peer's completion.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    #[inline]
+    pub fn send_with_imm<'m>(
         &mut self,
-        op: Op,
-        bytes: &[u8],
-        flags: PostFlags,
-    ) -> Result<Ticket, PostError> {
-        let flags = flags | PostFlags::INLINE;
-        self.check_op(&op, bytes.len() as u64, flags)?;
-        let posted = self.handle.post_inline(&op, bytes, flags.lower());
-        self.posted(posted, &op, flags, 1)
+        local: impl AsRef<[MrSlice<'m>]>,
+        imm: u32,
+    ) -> Result<Ticket, PostError>
+    where
+        op::SendImm: Op<T>,
+    {
+        self.post(op::SendImm(imm), local, PostFlags::empty())
     }
 }
 
@@ -296,84 +369,58 @@ impl<T: RdmaWrite> Qp<T> {
     /// Posts an RDMA WRITE of `local` to `remote`. The peer is not told.
     ///
     /// # Errors
-    /// See [`PostError`]; nothing was posted then.
+    /// See [`PostError`].
     #[inline]
     pub fn write<'m>(
         &mut self,
         local: impl AsRef<[MrSlice<'m>]>,
         remote: RemoteAddr,
-    ) -> Result<Ticket, PostError> {
-        self.post_any(Op::Write { remote, imm: None }, local, PostFlags::empty())
+    ) -> Result<Ticket, PostError>
+    where
+        op::Write: Op<T>,
+    {
+        self.post(op::Write { remote }, local, PostFlags::empty())
     }
 
     /// Posts an RDMA WRITE as [`Qp::write`] does, which also takes a receive of the peer and completes there with `imm`.
     ///
     /// # Errors
-    /// See [`PostError`]; nothing was posted then.
+    /// See [`PostError`].
     #[inline]
     pub fn write_with_imm<'m>(
         &mut self,
         local: impl AsRef<[MrSlice<'m>]>,
         remote: RemoteAddr,
         imm: u32,
-    ) -> Result<Ticket, PostError> {
-        self.post_any(
-            Op::Write {
-                remote,
-                imm: Some(imm),
-            },
-            local,
-            PostFlags::empty(),
-        )
-    }
-
-    /// Posts an RDMA WRITE of bytes that are copied during the call, so that they need no region.
-    ///
-    /// # Errors
-    /// See [`PostError`]; nothing was posted then.
-    pub fn write_inline(
-        &mut self,
-        bytes: &[u8],
-        remote: RemoteAddr,
-        imm: Option<u32>,
-        flags: PostFlags,
-    ) -> Result<Ticket, PostError> {
-        self.post_inline_any(Op::Write { remote, imm }, bytes, flags)
+    ) -> Result<Ticket, PostError>
+    where
+        op::WriteImm: Op<T>,
+    {
+        self.post(op::WriteImm { remote, imm }, local, PostFlags::empty())
     }
 }
 
 impl<T: RdmaRead> Qp<T> {
-    /// Posts a send request with flags: the general form of [`Qp::send`], [`Qp::write`], [`Qp::read`] and the others.
-    ///
-    /// # Errors
-    /// See [`PostError`]; nothing was posted then.
-    #[inline]
-    pub fn post_send<'m>(
-        &mut self,
-        op: Op,
-        local: impl AsRef<[MrSlice<'m>]>,
-        flags: PostFlags,
-    ) -> Result<Ticket, PostError> {
-        self.post_any(op, local, flags)
-    }
-
     /// Posts an RDMA READ from `remote` into `local`.
     ///
     /// # Errors
-    /// See [`PostError`]; nothing was posted then.
+    /// See [`PostError`].
     #[inline]
     pub fn read<'m>(
         &mut self,
         local: impl AsRef<[MrSlice<'m>]>,
         remote: RemoteAddr,
-    ) -> Result<Ticket, PostError> {
-        self.post_any(Op::Read { remote }, local, PostFlags::empty())
+    ) -> Result<Ticket, PostError>
+    where
+        op::Read: Op<T>,
+    {
+        self.post(op::Read { remote }, local, PostFlags::empty())
     }
 
     /// Posts an atomic compare and swap of the 8 bytes at `remote`; `local`, 8 bytes, gets the old value in host order.
     ///
     /// # Errors
-    /// See [`PostError`]; nothing was posted then.
+    /// See [`PostError`].
     #[inline]
     pub fn compare_and_swap<'m>(
         &mut self,
@@ -381,29 +428,32 @@ impl<T: RdmaRead> Qp<T> {
         remote: RemoteAddr,
         compare: u64,
         swap: u64,
-    ) -> Result<Ticket, PostError> {
-        self.post_any(
-            Op::CompareSwap {
-                remote,
-                compare,
-                swap,
-            },
-            local,
-            PostFlags::empty(),
-        )
+    ) -> Result<Ticket, PostError>
+    where
+        op::CompareSwap: Op<T>,
+    {
+        let op = op::CompareSwap {
+            remote,
+            compare,
+            swap,
+        };
+        self.post(op, local, PostFlags::empty())
     }
 
     /// Posts an atomic addition to the 8 bytes at `remote`; `local`, 8 bytes, gets the old value in host order.
     ///
     /// # Errors
-    /// See [`PostError`]; nothing was posted then.
+    /// See [`PostError`].
     #[inline]
     pub fn fetch_and_add<'m>(
         &mut self,
         local: impl AsRef<[MrSlice<'m>]>,
         remote: RemoteAddr,
         add: u64,
-    ) -> Result<Ticket, PostError> {
-        self.post_any(Op::FetchAdd { remote, add }, local, PostFlags::empty())
+    ) -> Result<Ticket, PostError>
+    where
+        op::FetchAdd: Op<T>,
+    {
+        self.post(op::FetchAdd { remote, add }, local, PostFlags::empty())
     }
 }

@@ -1,83 +1,300 @@
-//! What a send request asks for, and how it is handled.
+//! What a send request asks for, as types: which of them a QP takes is decided when the program is compiled.
 
 use rdma_core_sys::{
-    IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, ibv_send_flags,
+    IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
+    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ,
+    IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
+    IBV_WR_SEND_WITH_INV, ibv_send_flags, ibv_send_wr, ibv_send_wr_atomic, ibv_send_wr_rdma,
+    ibv_wr_opcode,
 };
 
+use super::PostError;
 use crate::account::Operation;
 use crate::endpoint::RemoteAddr;
+use crate::qp::{Rc, Transport, Uc};
 
-/// A send request without its local side.
+/// A send request that a QP of transport `T` takes, without its local side.
+///
+/// Which operation a transport has is what [`rdma_core_sys::rules::Transport::supports`] says; an operation that a
+/// transport lacks does not compile:
+///
+/// ```compile_fail
+/// # use rdma_qp::{op, Qp, Uc, MrSlice, PostFlags, RemoteAddr};
+/// fn read(qp: &mut Qp<Uc>, local: MrSlice<'_>, remote: RemoteAddr) {
+///     qp.post(op::Read { remote }, local, PostFlags::empty()).unwrap();
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "{T} has no `{Self}`",
+    note = "which transport has which operation is said by `rdma_core_sys::rules::Transport::supports`"
+)]
+pub trait Op<T: Transport>: sealed::Request {}
+
+pub(crate) mod sealed {
+    use super::{Operation, PostError, ibv_send_wr, ibv_wr_opcode};
+
+    /// How a request is checked and written down.
+    pub trait Request {
+        /// What it is, for the books.
+        const OPERATION: Operation;
+        /// What it is, for the device.
+        const OPCODE: ibv_wr_opcode;
+        /// Whether the device writes to the local side.
+        const RETURNS: bool = false;
+        /// Refuses what cannot succeed with a local side of `len` bytes.
+        #[inline]
+        fn check(&self, _len: u64) -> Result<(), PostError> {
+            Ok(())
+        }
+        /// Writes what is its own into a request.
+        #[inline]
+        fn fill(&self, _request: &mut ibv_send_wr) {}
+    }
+}
+use sealed::Request;
+
+/// SEND into the next receive of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Op {
-    /// SEND into a receive of the peer.
-    Send {
-        /// Immediate data to go with it.
-        imm: Option<u32>,
-    },
-    /// RDMA WRITE into a region of the peer.
-    Write {
-        /// Where to.
-        remote: RemoteAddr,
-        /// Immediate data to go with it; it takes a receive of the peer, to whose buffer nothing is written.
-        imm: Option<u32>,
-    },
-    /// RDMA READ from a region of the peer.
-    Read {
-        /// Where from.
-        remote: RemoteAddr,
-    },
-    /// Atomic: if the 8 bytes at `remote` equal `compare`, replace them by `swap`. The local side gets the old value.
-    CompareSwap {
-        /// Where, at a multiple of 8.
-        remote: RemoteAddr,
-        /// The expected value, in host byte order.
-        compare: u64,
-        /// The new value, in host byte order.
-        swap: u64,
-    },
-    /// Atomic: add `add` to the 8 bytes at `remote`. The local side gets the old value.
-    FetchAdd {
-        /// Where, at a multiple of 8.
-        remote: RemoteAddr,
-        /// What to add, in host byte order.
-        add: u64,
-    },
+pub struct Send;
+
+/// SEND with 32 bits of immediate data for the peer's completion, in host byte order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendImm(
+    /// The immediate data.
+    pub u32,
+);
+
+/// SEND that also invalidates a key of the peer: of a region or window that it has no more use for. The peer's completion
+/// names the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendInv(
+    /// The rkey, as the peer told it.
+    pub u32,
+);
+
+/// RDMA WRITE into a region of the peer, which is not told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// Where to.
+    pub remote: RemoteAddr,
 }
 
-impl Op {
-    /// What it is, for the books.
-    #[inline]
-    pub fn operation(&self) -> Operation {
-        match self {
-            Op::Send { .. } => Operation::Send,
-            Op::Write { .. } => Operation::Write,
-            Op::Read { .. } => Operation::Read,
-            Op::CompareSwap { .. } => Operation::CompareSwap,
-            Op::FetchAdd { .. } => Operation::FetchAdd,
-        }
-    }
+/// RDMA WRITE with immediate data, which takes a receive of the peer, to whose buffer nothing is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteImm {
+    /// Where to.
+    pub remote: RemoteAddr,
+    /// Immediate data, in host byte order.
+    pub imm: u32,
+}
 
-    #[inline]
-    pub(super) fn remote(&self) -> Option<&RemoteAddr> {
-        match self {
-            Op::Send { .. } => None,
-            Op::Write { remote, .. }
-            | Op::Read { remote }
-            | Op::CompareSwap { remote, .. }
-            | Op::FetchAdd { remote, .. } => Some(remote),
-        }
-    }
+/// RDMA READ from a region of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// Where from.
+    pub remote: RemoteAddr,
+}
 
-    /// Whether the device writes to the local side.
-    #[inline]
-    pub(super) fn returns(&self) -> bool {
-        matches!(
-            self,
-            Op::Read { .. } | Op::CompareSwap { .. } | Op::FetchAdd { .. }
-        )
+/// Atomic: if the 8 bytes at `remote` equal `compare`, they are replaced by `swap`. The local side, 8 bytes, gets the old
+/// value, in host byte order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompareSwap {
+    /// Where, at a multiple of 8.
+    pub remote: RemoteAddr,
+    /// The expected value, in host byte order.
+    pub compare: u64,
+    /// The new value, in host byte order.
+    pub swap: u64,
+}
+
+/// Atomic: `add` is added to the 8 bytes at `remote`. The local side, 8 bytes, gets the old value, in host byte order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FetchAdd {
+    /// Where, at a multiple of 8.
+    pub remote: RemoteAddr,
+    /// What to add, in host byte order.
+    pub add: u64,
+}
+
+/// Invalidates a key of this side: afterwards no peer can use it. It has no local side: post it with
+/// [`NOTHING`](crate::NOTHING).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalInv(
+    /// The rkey.
+    pub u32,
+);
+
+/// A request towards a region of the peer must fit into it.
+#[inline]
+fn fits(remote: &RemoteAddr, len: u64) -> Result<(), PostError> {
+    if len > remote.room {
+        return Err(PostError::OutOfRemoteRegion {
+            len,
+            room: remote.room,
+        });
     }
+    Ok(())
+}
+
+/// An atomic is on 8 bytes at a multiple of 8.
+#[inline]
+fn atomic(remote: &RemoteAddr, len: u64) -> Result<(), PostError> {
+    if len != 8 {
+        return Err(PostError::AtomicLength { len });
+    }
+    if !remote.addr.is_multiple_of(8) {
+        return Err(PostError::AtomicAlignment { addr: remote.addr });
+    }
+    fits(remote, len)
+}
+
+#[inline]
+fn rdma(remote: &RemoteAddr) -> ibv_send_wr_rdma {
+    ibv_send_wr_rdma {
+        remote_addr: remote.addr,
+        rkey: remote.rkey,
+    }
+}
+
+impl Request for Send {
+    const OPERATION: Operation = Operation::Send;
+    const OPCODE: ibv_wr_opcode = IBV_WR_SEND;
+}
+
+impl Request for SendImm {
+    const OPERATION: Operation = Operation::Send;
+    const OPCODE: ibv_wr_opcode = IBV_WR_SEND_WITH_IMM;
+    #[inline]
+    fn fill(&self, request: &mut ibv_send_wr) {
+        request.set_imm_data(self.0);
+    }
+}
+
+impl Request for SendInv {
+    const OPERATION: Operation = Operation::SendInv;
+    const OPCODE: ibv_wr_opcode = IBV_WR_SEND_WITH_INV;
+    #[inline]
+    fn fill(&self, request: &mut ibv_send_wr) {
+        request.imm.invalidate_rkey = self.0;
+    }
+}
+
+impl Request for Write {
+    const OPERATION: Operation = Operation::Write;
+    const OPCODE: ibv_wr_opcode = IBV_WR_RDMA_WRITE;
+    #[inline]
+    fn check(&self, len: u64) -> Result<(), PostError> {
+        fits(&self.remote, len)
+    }
+    #[inline]
+    fn fill(&self, request: &mut ibv_send_wr) {
+        request.wr.rdma = rdma(&self.remote);
+    }
+}
+
+impl Request for WriteImm {
+    const OPERATION: Operation = Operation::Write;
+    const OPCODE: ibv_wr_opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+    #[inline]
+    fn check(&self, len: u64) -> Result<(), PostError> {
+        fits(&self.remote, len)
+    }
+    #[inline]
+    fn fill(&self, request: &mut ibv_send_wr) {
+        request.wr.rdma = rdma(&self.remote);
+        request.set_imm_data(self.imm);
+    }
+}
+
+impl Request for Read {
+    const OPERATION: Operation = Operation::Read;
+    const OPCODE: ibv_wr_opcode = IBV_WR_RDMA_READ;
+    const RETURNS: bool = true;
+    #[inline]
+    fn check(&self, len: u64) -> Result<(), PostError> {
+        fits(&self.remote, len)
+    }
+    #[inline]
+    fn fill(&self, request: &mut ibv_send_wr) {
+        request.wr.rdma = rdma(&self.remote);
+    }
+}
+
+impl Request for CompareSwap {
+    const OPERATION: Operation = Operation::CompareSwap;
+    const OPCODE: ibv_wr_opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
+    const RETURNS: bool = true;
+    #[inline]
+    fn check(&self, len: u64) -> Result<(), PostError> {
+        atomic(&self.remote, len)
+    }
+    #[inline]
+    fn fill(&self, request: &mut ibv_send_wr) {
+        request.wr.atomic = ibv_send_wr_atomic {
+            remote_addr: self.remote.addr,
+            compare_add: self.compare,
+            swap: self.swap,
+            rkey: self.remote.rkey,
+        };
+    }
+}
+
+impl Request for FetchAdd {
+    const OPERATION: Operation = Operation::FetchAdd;
+    const OPCODE: ibv_wr_opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+    const RETURNS: bool = true;
+    #[inline]
+    fn check(&self, len: u64) -> Result<(), PostError> {
+        atomic(&self.remote, len)
+    }
+    #[inline]
+    fn fill(&self, request: &mut ibv_send_wr) {
+        request.wr.atomic = ibv_send_wr_atomic {
+            remote_addr: self.remote.addr,
+            compare_add: self.add,
+            swap: 0,
+            rkey: self.remote.rkey,
+        };
+    }
+}
+
+impl Request for LocalInv {
+    const OPERATION: Operation = Operation::LocalInv;
+    const OPCODE: ibv_wr_opcode = IBV_WR_LOCAL_INV;
+    #[inline]
+    fn fill(&self, request: &mut ibv_send_wr) {
+        request.imm.invalidate_rkey = self.0;
+    }
+}
+
+/// Says which transports have which operations. A pair that the rules do not have does not compile.
+macro_rules! operations {
+    ($($op:ty: $($transport:ident),+;)+) => {
+        $($(
+            impl Op<$transport> for $op {}
+            const _: () = assert!(
+                <$transport as Transport>::RULES.supports(<$op as Request>::OPCODE),
+                "the transport has no such operation"
+            );
+        )+)+
+        /// Every pair of them.
+        #[cfg(test)]
+        const PAIRS: &[(rdma_core_sys::rules::Transport, ibv_wr_opcode)] = &[
+            $($((<$transport as Transport>::RULES, <$op as Request>::OPCODE)),+),+
+        ];
+    };
+}
+
+operations! {
+    Send: Rc, Uc;
+    SendImm: Rc, Uc;
+    SendInv: Rc;
+    Write: Rc, Uc;
+    WriteImm: Rc, Uc;
+    Read: Rc;
+    CompareSwap: Rc;
+    FetchAdd: Rc;
+    LocalInv: Rc, Uc;
 }
 
 bitflags::bitflags! {
@@ -106,5 +323,31 @@ impl PostFlags {
             IBV_SEND_SIGNALED.bits()
         };
         ibv_send_flags::from_bits_retain(flags | signaled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdma_core_sys::rules;
+
+    /// The other half of what the macro asserts: no operation of the rules is missing here.
+    #[test]
+    fn a_transport_has_every_operation_that_the_rules_give_it() {
+        let transports = [
+            rules::Transport::Rc,
+            rules::Transport::Uc,
+            rules::Transport::Ud,
+        ];
+        for transport in transports {
+            for code in 0..32 {
+                let opcode = ibv_wr_opcode(code);
+                assert_eq!(
+                    PAIRS.contains(&(transport, opcode)),
+                    transport.supports(opcode),
+                    "{transport} {opcode:?}"
+                );
+            }
+        }
     }
 }

@@ -1,0 +1,98 @@
+//! The books of the queues: every accepted request ends in exactly one outcome.
+
+mod queue;
+
+use std::fmt;
+
+pub(crate) use queue::{Ending, Queue, Retired};
+
+/// What a request asks for. Of a failed request only the library knows it: the completion does not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(u8)]
+pub enum Operation {
+    /// SEND, with or without immediate.
+    Send,
+    /// SEND that invalidates a key of the peer.
+    SendInv,
+    /// RDMA WRITE, with or without immediate.
+    Write,
+    /// RDMA READ.
+    Read,
+    /// Atomic compare and swap.
+    CompareSwap,
+    /// Atomic fetch and add.
+    FetchAdd,
+    /// Binding of a memory window.
+    BindWindow,
+    /// Invalidation of a key of this side.
+    LocalInv,
+    /// A posted receive.
+    Recv,
+}
+
+impl Operation {
+    /// All of them, each at the place of its code.
+    pub(crate) const ALL: [Operation; 9] = [
+        Operation::Send,
+        Operation::SendInv,
+        Operation::Write,
+        Operation::Read,
+        Operation::CompareSwap,
+        Operation::FetchAdd,
+        Operation::BindWindow,
+        Operation::LocalInv,
+        Operation::Recv,
+    ];
+
+    /// The operation of that code.
+    #[inline]
+    pub(crate) fn from_code(code: u8) -> Operation {
+        Operation::ALL[usize::from(code) % Operation::ALL.len()]
+    }
+
+    /// Whether a success says how many bytes came.
+    #[inline]
+    pub(crate) fn has_length(self) -> bool {
+        matches!(
+            self,
+            Operation::Recv | Operation::Read | Operation::CompareSwap | Operation::FetchAdd
+        )
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Operation::Send => "SEND",
+            Operation::SendInv => "SEND with invalidate",
+            Operation::Write => "RDMA WRITE",
+            Operation::Read => "RDMA READ",
+            Operation::CompareSwap => "compare and swap",
+            Operation::FetchAdd => "fetch and add",
+            Operation::BindWindow => "memory window bind",
+            Operation::LocalInv => "local invalidate",
+            Operation::Recv => "RECV",
+        })
+    }
+}
+
+/// The books of one queue at one moment.
+///
+/// `accepted` is always the sum of the other counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Account {
+    /// Requests that a post call accepted, signaled or not.
+    pub accepted: u64,
+    /// Ended well, whether by a completion of their own or, unsignaled, by that of a later request.
+    pub succeeded: u64,
+    /// Ended with an error of their own.
+    pub failed: u64,
+    /// Flushed: not executed because the QP was in the error state.
+    pub flushed: u64,
+    /// Thrown away by a move to RESET or by the destruction of the QP: no outcome was reported and none will be.
+    pub discarded: u64,
+    /// Without an outcome so far.
+    pub pending: u64,
+}

@@ -1,0 +1,570 @@
+//! The books of a queue whose requests end in order: a send queue, or the receive queue of one QP.
+//!
+//! A [`Queue`] has two sides. The poster (the QP) moves `posted` on; the poller (the CQ) moves `retired` on. Each word is
+//! written by one side only, with plain loads and stores, so neither side pays for an atomic read-modify-write, and
+//! both may live in different threads.
+//!
+//! All words that name a place in the sequence are marks (see [`crate::wr_id`]): they wrap, and are compared by
+//! difference. The outstanding requests are those from `max(retired, floor)` up to `posted`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+
+use super::Account;
+use crate::wr_id::{self, QueueKind, STEP, distance, is_before};
+
+/// Why a completion ended a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Success,
+    Flush,
+    Error,
+}
+
+/// What a completion ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Retired {
+    /// The mark of the request that the completion names.
+    pub(crate) mark: u64,
+    /// Requests that it ends: itself and the unsignaled ones before it.
+    pub(crate) covered: u64,
+}
+
+/// Written by the poster only.
+#[repr(align(64))]
+struct Poster {
+    /// The mark of the next request.
+    posted: AtomicU64,
+    /// Requests below this one belong to a former life.
+    floor: AtomicU64,
+    /// How often the sequence in `posted` has wrapped.
+    laps: AtomicU64,
+    /// Nothing will be posted any more, and the device has let go of everything.
+    destroyed: AtomicBool,
+}
+
+/// Written by the poller only, but for `reset`.
+#[repr(align(64))]
+struct Poller {
+    /// Requests below this one have an outcome.
+    retired: AtomicU64,
+    /// Set by the poster when it has moved the floor; taken back by the poller when it has seen it.
+    reset: AtomicBool,
+    /// Requests below `retired` whose completion is not handed out yet: they hold room in the queue and in the CQ.
+    held: AtomicU64,
+    failed: AtomicU64,
+    flushed: AtomicU64,
+    discarded: AtomicU64,
+    /// First request of this life that did not succeed; 0 while there is none.
+    first_error: AtomicU64,
+}
+
+/// The books of one queue, shared by its poster and its poller.
+pub(crate) struct Queue {
+    poster: Poster,
+    poller: Poller,
+    pub(crate) kind: QueueKind,
+    pub(crate) slot: u32,
+    /// Most requests outstanding at a time; the CQ has room reserved for that many.
+    pub(crate) depth: u32,
+    /// Bytes that the device writes into each receive before the message.
+    pub(crate) header: u32,
+    /// Number of the QP; 0 until it exists.
+    qp_num: AtomicU32,
+    /// Set to have the regions that wait for this queue looked at by whoever polls its CQ.
+    pub(crate) attention: Arc<AtomicBool>,
+    /// First request of this queue in its slot, with all 64 bits of its sequence.
+    start: u64,
+}
+
+/// Adds to a counter that only the calling side writes.
+#[inline]
+fn bump(counter: &AtomicU64, by: u64) {
+    counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
+}
+
+impl Queue {
+    /// A queue of `depth` requests at `slot`, whose first request gets the sequence `start`. The device writes `header`
+    /// bytes into each receive before the message.
+    pub(crate) fn new(
+        kind: QueueKind,
+        slot: u32,
+        depth: u32,
+        start: u64,
+        header: u32,
+        attention: Arc<AtomicBool>,
+    ) -> Queue {
+        let first = wr_id::mark(slot, start);
+        Queue {
+            poster: Poster {
+                posted: AtomicU64::new(first),
+                floor: AtomicU64::new(first),
+                laps: AtomicU64::new(start >> (64 - wr_id::SEQUENCE_SHIFT)),
+                destroyed: AtomicBool::new(false),
+            },
+            poller: Poller {
+                retired: AtomicU64::new(first),
+                reset: AtomicBool::new(false),
+                held: AtomicU64::new(0),
+                failed: AtomicU64::new(0),
+                flushed: AtomicU64::new(0),
+                discarded: AtomicU64::new(0),
+                first_error: AtomicU64::new(0),
+            },
+            kind,
+            slot,
+            depth,
+            header,
+            qp_num: AtomicU32::new(0),
+            attention,
+            start,
+        }
+    }
+
+    /// A queue that nothing is ever posted to: it holds a place in a table.
+    pub(crate) fn none() -> Queue {
+        Queue::new(QueueKind::Send, 0, 0, 0, 0, Arc::default())
+    }
+
+    /// Number of the QP that the queue is of.
+    #[inline]
+    pub(crate) fn qp_num(&self) -> u32 {
+        self.qp_num.load(Relaxed)
+    }
+
+    /// Tells the queue the number of its QP.
+    pub(crate) fn set_qp_num(&self, number: u32) {
+        self.qp_num.store(number, Relaxed);
+    }
+
+    // ---- the poster's side
+
+    /// The mark of the next request.
+    #[inline]
+    pub(crate) fn posted(&self) -> u64 {
+        self.poster.posted.load(Acquire)
+    }
+
+    /// The mark that the poster must not reach: there the queue is full. Looks at what the poller has freed since.
+    #[cold]
+    pub(crate) fn limit(&self) -> u64 {
+        let free = u64::from(self.depth).saturating_sub(self.occupied());
+        self.posted().wrapping_add(free * STEP)
+    }
+
+    /// Requests that hold room: posted and not yet handed to the application.
+    pub(crate) fn occupied(&self) -> u64 {
+        let (posted, floor) = (self.posted(), self.poster.floor.load(Acquire));
+        let retired = self.poller.retired.load(Acquire);
+        // Until the poller has seen a reset, what it holds is of the former life.
+        if self.poller.reset.load(Acquire) || is_before(retired, floor) {
+            return distance(posted, floor);
+        }
+        distance(posted, retired) + self.poller.held.load(Acquire)
+    }
+
+    /// Enters the request with the mark [`Queue::posted`] into the books, before the post call, so that a completion that
+    /// another thread polls at once finds it there.
+    #[inline]
+    pub(crate) fn enter(&self, mark: u64) {
+        let next = mark.wrapping_add(STEP);
+        self.poster.posted.store(next, Release);
+        if next < STEP {
+            self.wrap(1);
+        }
+    }
+
+    /// Takes the last `count` entries back: the post call refused them.
+    #[cold]
+    pub(crate) fn withdraw(&self, count: u64) {
+        let posted = self.poster.posted.load(Relaxed);
+        let back = posted.wrapping_sub(count * STEP);
+        self.poster.posted.store(back, Release);
+        if back > posted {
+            self.wrap(u64::MAX);
+        }
+    }
+
+    #[cold]
+    fn wrap(&self, by: u64) {
+        bump(&self.poster.laps, by);
+    }
+
+    /// Ends this life of the queue: the device has thrown everything away (RESET).
+    pub(crate) fn begin_new_life(&self) {
+        self.poster
+            .floor
+            .store(self.poster.posted.load(Relaxed), SeqCst);
+        self.poller.reset.store(true, SeqCst);
+    }
+
+    /// Ends the queue: its QP is destroyed, the device touches nothing of it any more.
+    pub(crate) fn end(&self) {
+        self.begin_new_life();
+        self.poster.destroyed.store(true, Release);
+    }
+
+    // ---- the poller's side
+
+    /// Books the success `wr_id` if it is of the next request, which is what it is when every request is signaled.
+    /// `false`: nothing was done, and [`Queue::retire`] knows more.
+    #[inline]
+    pub(crate) fn retire_next(&self, wr_id: u64) -> bool {
+        let retired = self.poller.retired.load(Relaxed);
+        // The operation is all that a wr_id has beyond its mark, so any other slot or sequence is further away.
+        let is_next = wr_id.wrapping_sub(retired) <= wr_id::OPERATION_MASK;
+        if !is_next || self.poller.reset.load(Acquire) {
+            return false;
+        }
+        self.poller
+            .retired
+            .store(retired.wrapping_add(STEP), Release);
+        true
+    }
+
+    /// Books the completion `wr_id`. `None`: it belongs to no outstanding request of this life, so it is stale.
+    ///
+    /// Completions of a queue come in order, and a completion ends the unsignaled requests before it too. Those
+    /// succeeded: whatever fails or is flushed gets a completion of its own, signaled or not.
+    pub(crate) fn retire(&self, wr_id: u64, ending: Ending) -> Option<Retired> {
+        if wr_id::slot(wr_id) != self.slot {
+            return None;
+        }
+        if self.poller.reset.load(Acquire) {
+            self.adopt();
+        }
+        let retired = self.poller.retired.load(Relaxed);
+        let ahead = distance(wr_id, retired);
+        if ahead >= distance(self.posted(), retired) {
+            return None;
+        }
+        let mark = retired.wrapping_add(ahead * STEP);
+        if ending != Ending::Success {
+            let counter = match ending {
+                Ending::Flush => &self.poller.flushed,
+                _ => &self.poller.failed,
+            };
+            bump(counter, 1);
+            if self.poller.first_error.load(Relaxed) == 0 {
+                self.poller.first_error.store(mark, Relaxed);
+            }
+        }
+        self.poller.retired.store(mark.wrapping_add(STEP), Release);
+        let covered = ahead + 1;
+        Some(Retired { mark, covered })
+    }
+
+    /// Starts a new life on the poller's side.
+    #[cold]
+    fn adopt(&self) {
+        loop {
+            let floor = self.poster.floor.load(SeqCst);
+            let retired = self.poller.retired.load(Relaxed);
+            if is_before(retired, floor) {
+                bump(&self.poller.discarded, distance(floor, retired));
+                self.poller.retired.store(floor, Release);
+            }
+            self.poller.first_error.store(0, Relaxed);
+            self.poller.held.store(0, Release);
+            // A reset that comes in between sets the flag again, or has moved the floor by now.
+            self.poller.reset.store(false, SeqCst);
+            if self.poster.floor.load(SeqCst) == floor {
+                return;
+            }
+        }
+    }
+
+    /// Notes that a booked completion is kept: it goes on holding room.
+    pub(crate) fn hold(&self, retired: Retired) {
+        bump(&self.poller.held, retired.covered);
+    }
+
+    /// Gives the room of a held completion back, because the application gets it now. `false`: the queue was reset in
+    /// the meantime, the completion is stale.
+    pub(crate) fn release(&self, retired: Retired) -> bool {
+        if self.is_stale(retired.mark) {
+            return false;
+        }
+        if self.poller.reset.load(Acquire) {
+            self.adopt();
+            return false;
+        }
+        let held = self.poller.held.load(Relaxed);
+        self.poller
+            .held
+            .store(held.saturating_sub(retired.covered), Release);
+        true
+    }
+
+    // ---- either side
+
+    /// Whether the device has let go of every request below `mark`, a value of [`Queue::posted`] read earlier.
+    pub(crate) fn passed(&self, mark: u64) -> bool {
+        let (retired, floor) = (
+            self.poller.retired.load(Acquire),
+            self.poster.floor.load(Acquire),
+        );
+        let done = if is_before(retired, floor) {
+            floor
+        } else {
+            retired
+        };
+        // A mark read while a post was about to be refused can lie one too high: hence the second test.
+        !is_before(done, mark) || !is_before(done, self.posted()) || self.is_ended()
+    }
+
+    /// Whether the QP of this queue is destroyed.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.poster.destroyed.load(Acquire)
+    }
+
+    /// Whether request `id` has an outcome.
+    #[inline]
+    pub(crate) fn is_retired(&self, id: u64) -> bool {
+        is_before(id, self.poller.retired.load(Acquire))
+    }
+
+    /// Whether request `id` belongs to a former life.
+    #[inline]
+    pub(crate) fn is_stale(&self, id: u64) -> bool {
+        is_before(id, self.poster.floor.load(Acquire))
+    }
+
+    /// Whether request `id`, which has an outcome and no completion of its own, succeeded: only those before the first
+    /// failure of this life did.
+    pub(crate) fn succeeded_silently(&self, id: u64) -> bool {
+        let error = self.poller.first_error.load(Relaxed);
+        error == 0 || is_before(id, error)
+    }
+
+    /// The books. Exact whenever neither side is in the middle of a call.
+    pub(crate) fn account(&self) -> Account {
+        let Poller {
+            failed,
+            flushed,
+            discarded,
+            ..
+        } = &self.poller;
+        let retired = self.poller.retired.load(Acquire);
+        let floor = self.poster.floor.load(Acquire);
+        let posted = self.posted();
+        let all = self.sequence().wrapping_sub(self.start);
+        let unseen = if is_before(retired, floor) {
+            distance(floor, retired)
+        } else {
+            0
+        };
+        let open = distance(posted, retired);
+        let (failed, flushed) = (failed.load(Relaxed), flushed.load(Relaxed));
+        let discarded = discarded.load(Relaxed);
+        Account {
+            accepted: all,
+            succeeded: all
+                .saturating_sub(open)
+                .saturating_sub(failed + flushed + discarded),
+            failed,
+            flushed,
+            discarded: discarded + unseen,
+            pending: open.saturating_sub(unseen),
+        }
+    }
+
+    /// All 64 bits of the sequence of the next request: where the next queue in the slot starts.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.poster.laps.load(Relaxed) << (64 - wr_id::SEQUENCE_SHIFT)
+            | wr_id::sequence(self.posted())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(depth: u32, start: u64) -> Queue {
+        Queue::new(QueueKind::Send, 3, depth, start, 0, Arc::default())
+    }
+
+    fn post(q: &Queue) -> u64 {
+        let mark = q.posted();
+        q.enter(mark);
+        mark
+    }
+
+    fn sum(account: Account) -> u64 {
+        account.succeeded + account.failed + account.flushed + account.discarded + account.pending
+    }
+
+    #[test]
+    fn a_completion_ends_the_unsignaled_before_it() {
+        let q = queue(8, 1);
+        let marks: Vec<u64> = (0..5).map(|_| post(&q)).collect();
+        let done = q.retire(marks[3] | 2, Ending::Success).unwrap();
+        assert_eq!((done.mark, done.covered), (marks[3], 4));
+        q.hold(done);
+        assert_eq!(
+            q.occupied(),
+            5,
+            "room is held until the application has the completion"
+        );
+        assert!(q.release(done));
+        assert_eq!(q.occupied(), 1);
+        let account = q.account();
+        assert_eq!(
+            (account.accepted, account.succeeded, account.pending),
+            (5, 4, 1)
+        );
+    }
+
+    #[test]
+    fn the_next_request_has_a_short_way() {
+        let q = queue(8, 1);
+        let marks: Vec<u64> = (0..3).map(|_| post(&q)).collect();
+        assert!(
+            !q.retire_next(marks[1]),
+            "not the next: unsignaled before it"
+        );
+        assert!(q.retire_next(marks[0] | 4));
+        assert!(!q.retire_next(marks[0] | 4), "not twice");
+        assert!(
+            !q.retire_next(marks[1] ^ 1 << 4),
+            "a queue in another slot's place"
+        );
+        q.begin_new_life();
+        assert!(!q.retire_next(marks[1]), "of a former life");
+        let account = q.account();
+        assert_eq!((account.succeeded, account.discarded), (1, 2));
+    }
+
+    #[test]
+    fn unsignaled_requests_before_an_error_succeeded_and_those_after_it_are_flushed() {
+        let q = queue(8, 100);
+        let marks: Vec<u64> = (0..6).map(|_| post(&q)).collect();
+        q.retire(marks[2], Ending::Error).unwrap();
+        for mark in &marks[3..] {
+            assert_eq!(q.retire(*mark, Ending::Flush).unwrap().covered, 1);
+        }
+        let account = q.account();
+        assert_eq!(
+            (
+                account.succeeded,
+                account.failed,
+                account.flushed,
+                account.pending
+            ),
+            (2, 1, 3, 0)
+        );
+        assert_eq!(sum(account), account.accepted);
+        assert!(q.succeeded_silently(marks[1]) && !q.succeeded_silently(marks[2]));
+    }
+
+    #[test]
+    fn a_former_life_is_fenced_off() {
+        let q = queue(8, 1);
+        let old: Vec<u64> = (0..4).map(|_| post(&q)).collect();
+        let polled = q.retire(old[0], Ending::Success).unwrap();
+        q.hold(polled);
+        q.begin_new_life();
+        assert!(
+            !q.release(polled),
+            "polled before the reset, asked for after it"
+        );
+        assert_eq!(q.occupied(), 0);
+        let new = post(&q);
+        assert_eq!(wr_id::sequence(new), 5, "the sequence goes on");
+        for mark in old {
+            assert!(!q.retire_next(mark));
+            assert_eq!(q.retire(mark, Ending::Success), None);
+        }
+        assert_eq!(q.occupied(), 1);
+        q.retire(new, Ending::Success).unwrap();
+        assert_eq!(q.occupied(), 0);
+        let account = q.account();
+        assert_eq!(
+            (account.succeeded, account.discarded, account.pending),
+            (2, 3, 0)
+        );
+        assert_eq!(sum(account), account.accepted);
+    }
+
+    #[test]
+    fn room_held_by_a_former_life_is_free_after_the_reset() {
+        let q = queue(4, 1);
+        let old = [post(&q), post(&q)];
+        let kept = q.retire(old[0], Ending::Success).unwrap();
+        q.hold(kept);
+        q.retire(old[1], Ending::Error).unwrap();
+        q.begin_new_life();
+        let new = post(&q);
+        assert_eq!(q.occupied(), 1, "before the poller has seen the reset");
+        q.retire(new, Ending::Success).unwrap();
+        assert_eq!(q.occupied(), 0);
+        assert!(q.succeeded_silently(new));
+        assert!(!q.release(kept));
+        assert_eq!(q.occupied(), 0);
+    }
+
+    #[test]
+    fn what_was_never_posted_or_was_reported_already_is_stale() {
+        let q = queue(8, 1);
+        let mark = post(&q);
+        assert_eq!(q.retire(mark + STEP, Ending::Success), None);
+        assert!(q.retire(mark, Ending::Success).is_some());
+        assert_eq!(q.retire(mark, Ending::Success), None);
+        assert_eq!(q.retire(0, Ending::Success), None);
+        assert!(!Queue::none().retire_next(mark));
+    }
+
+    #[test]
+    fn books_go_on_over_the_wrap_of_the_sequence() {
+        let start = (1 << 40) - 2;
+        let q = queue(8, start);
+        let marks: Vec<u64> = (0..4).map(|_| post(&q)).collect();
+        assert_eq!(q.sequence(), start + 4);
+        q.withdraw(3);
+        assert_eq!((q.sequence(), q.account().accepted), (start + 1, 1));
+        assert_eq!(
+            (0..3).map(|_| post(&q)).collect::<Vec<_>>(),
+            marks[1..],
+            "what was refused is posted again"
+        );
+        assert_eq!(q.limit(), q.posted().wrapping_add(4 * STEP));
+        assert_eq!(q.retire(marks[3], Ending::Success).unwrap().covered, 4);
+        let account = q.account();
+        assert_eq!((account.accepted, account.succeeded), (4, 4));
+        let next = Queue::new(QueueKind::Recv, 3, 8, q.sequence(), 0, Arc::default());
+        assert_eq!(next.posted(), q.posted());
+        assert_eq!(next.account().accepted, 0);
+    }
+
+    #[test]
+    fn marks_pass_by_completion_reset_or_end() {
+        let q = queue(8, 1);
+        let first = post(&q);
+        let mark = q.posted();
+        assert!(!q.passed(mark));
+        q.retire(first, Ending::Success);
+        assert!(q.passed(mark));
+
+        post(&q);
+        let mark = q.posted();
+        q.begin_new_life();
+        assert!(q.passed(mark));
+
+        post(&q);
+        let mark = q.posted();
+        assert!(!q.passed(mark));
+        q.end();
+        assert!(q.passed(mark));
+    }
+
+    #[test]
+    fn a_mark_read_during_a_refused_post_passes() {
+        let q = queue(8, 1);
+        post(&q);
+        let mark = q.posted();
+        q.withdraw(1);
+        assert!(q.passed(mark));
+        assert_eq!(q.account().accepted, 0);
+    }
+}
