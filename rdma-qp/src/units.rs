@@ -23,7 +23,8 @@ pub struct OutOfRange {
     pub note: &'static str,
 }
 
-fn in_range(
+/// `value`, unless it is above `max`.
+pub(crate) fn in_range(
     field: &'static str,
     value: u64,
     max: u64,

@@ -1,16 +1,17 @@
 //! Connecting: INIT, RTR, a barrier, RTS, so that nobody sends before the peer is ready to receive.
 
-use rdma_core_sys::{IBV_QPS_INIT, IBV_QPS_RESET, ibv_device_attr, ibv_qp_state};
+use rdma_core_sys::{IBV_QPS_INIT, IBV_QPS_RESET, ibv_device_attr, ibv_port_state, ibv_qp_state};
 
 use super::modify::{self, Moves};
 use super::transition::{Global, HOP_LIMIT};
 use super::{ModifyError, Path, Qp, QueryQpError, Rc, ToInit, ToRtr, ToRts};
-use crate::endpoint::{Endpoint, Peer};
+use crate::endpoint::{Endpoint, LinkLayer, Peer};
 use crate::exchange::{Exchange, ExchangeError};
 use crate::gid::GidEntry;
+use crate::lint::{self, Settings};
 use crate::pd::Access;
 use crate::port::{BadPort, Port, QueryPortError};
-use crate::units::{PathMtu, Psn, Timing};
+use crate::units::{OutOfRange, PathMtu, Psn, Timing, in_range};
 
 /// An endpoint could not be described.
 #[derive(Debug, thiserror::Error)]
@@ -35,9 +36,69 @@ pub enum EndpointError {
     /// No address vector can name the GID.
     #[error("GID {0} cannot be used: an address vector names no index above 255; choose another")]
     GidIndex(GidEntry),
+    /// An option of the path is out of its range.
+    #[error(transparent)]
+    Options(#[from] OutOfRange),
     /// The system has no random bytes for a PSN.
     #[error("no random PSN: {0}")]
     Random(#[from] std::io::Error),
+}
+
+/// How the packets of one end are marked on their way to the other.
+///
+/// Each end sends with its own options, and tells the other in its endpoint record. They hold for everything that it sends,
+/// acknowledgements and READ answers too: an end that only serves READs needs them as much as the one that reads. So give
+/// both ends the same service level and traffic class; where they differ, connecting warns, see [`lint`](crate::lint).
+///
+/// ```
+/// use rdma_qp::{Device, PathOptions};
+/// let device = Device::open_index(rdma_soft::verbs(), 0)?;
+/// let gid = device.port(1)?.best_gid()?;
+/// let (pd, cq) = (device.alloc_pd()?, device.create_cq(64)?);
+/// let mut qp = pd.rc(&cq).create()?;
+/// // DSCP 26, as many RoCE networks want it; the two low bits are for ECN.
+/// let options = PathOptions { traffic_class: 26 << 2, ..PathOptions::default() };
+/// let here = qp.endpoint_with(gid, options)?;
+/// assert_eq!((here.traffic_class, here.hop_limit), (104, 64));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathOptions {
+    /// Traffic class; on RoCE v2 the DSCP in the upper six bits and ECN in the lower two.
+    pub traffic_class: u8,
+    /// Service level, 0..=15; on RoCE the priority of the VLAN tag, where there is one.
+    pub service_level: u8,
+    /// Flow label, 20 bits. Some drivers choose the UDP source port by it, and so the way through the network.
+    pub flow_label: u32,
+    /// Routers that a packet may pass, plus one; on RoCE the TTL.
+    pub hop_limit: u8,
+    /// Place of the partition key in the port's table; on RoCE always 0.
+    pub pkey_index: u16,
+}
+
+impl Default for PathOptions {
+    /// Hop limit 64, everything else 0.
+    fn default() -> PathOptions {
+        PathOptions {
+            traffic_class: 0,
+            service_level: 0,
+            flow_label: 0,
+            hop_limit: HOP_LIMIT,
+            pkey_index: 0,
+        }
+    }
+}
+
+impl PathOptions {
+    fn check(&self) -> Result<(), OutOfRange> {
+        in_range(
+            "service_level",
+            self.service_level.into(),
+            15,
+            " (four bits)",
+        )?;
+        in_range("flow_label", self.flow_label.into(), 0xf_ffff, " (20 bits)")
+    }
 }
 
 /// Connecting failed.
@@ -107,8 +168,19 @@ fn depths(attr: &ibv_device_attr) -> (u8, u8) {
     (cut(attr.max_qp_init_rd_atom), cut(attr.max_qp_rd_atom))
 }
 
-/// What the peer is told of a QP, and the GID that it was told.
-pub(crate) type Told = Option<(Endpoint, GidEntry)>;
+/// What the peer is told of a QP, and what only this end needs of it.
+#[derive(Clone)]
+pub(crate) struct Description {
+    here: Endpoint,
+    source: GidEntry,
+    pkey_index: u16,
+    port_state: ibv_port_state,
+    /// The peer, once connecting has begun.
+    there: Option<Endpoint>,
+}
+
+/// What the peer was told, until it is used up.
+pub(crate) type Told = Option<Description>;
 
 /// The steps of connecting, for any QP.
 pub(crate) trait Connecting: Moves {
@@ -118,8 +190,14 @@ pub(crate) trait Connecting: Moves {
     /// What the peer may do.
     fn access(&self) -> Access;
 
-    /// See [`Qp::endpoint`].
-    fn describe(&mut self, gid: GidEntry) -> Result<Endpoint, EndpointError> {
+    /// Depths of its queues, where they are known.
+    fn depths(&self) -> Option<(u32, u32)> {
+        None
+    }
+
+    /// See [`Qp::endpoint_with`].
+    fn describe(&mut self, gid: GidEntry, options: PathOptions) -> Result<Endpoint, EndpointError> {
+        options.check()?;
         if gid.sgid_index().is_none() {
             return Err(EndpointError::GidIndex(gid));
         }
@@ -142,24 +220,31 @@ pub(crate) trait Connecting: Moves {
             mtu,
             initiator_depth,
             responder_depth,
-            traffic_class: 0,
-            service_level: 0,
-            flow_label: 0,
-            hop_limit: HOP_LIMIT,
+            traffic_class: options.traffic_class,
+            service_level: options.service_level,
+            flow_label: options.flow_label,
+            hop_limit: options.hop_limit,
             port: gid.port,
-            pkey: port.pkey(0)?,
+            pkey: port.pkey(options.pkey_index)?,
         };
-        *self.told() = Some((endpoint.clone(), gid));
+        *self.told() = Some(Description {
+            here: endpoint.clone(),
+            source: gid,
+            pkey_index: options.pkey_index,
+            port_state: info.state,
+            there: None,
+        });
         Ok(endpoint)
     }
 
     /// See [`Qp::init`].
     fn to_init(&mut self) -> Result<(), ConnectError> {
-        let port = self.told().as_ref().ok_or(ConnectError::NoEndpoint)?.0.port;
+        let told = self.told().as_ref().ok_or(ConnectError::NoEndpoint)?;
+        let (port, pkey_index) = (told.here.port, told.pkey_index);
         let access = self.access();
         self.make(&ToInit {
             port,
-            pkey_index: 0,
+            pkey_index,
             access,
         })?;
         Ok(())
@@ -167,9 +252,9 @@ pub(crate) trait Connecting: Moves {
 
     /// See [`Qp::connect_begin`].
     fn begin(&mut self, there: &Peer, timing: Timing) -> Result<Negotiated, ConnectError> {
-        let Some((here, source)) = self.told().clone() else {
-            return Err(ConnectError::NoEndpoint);
-        };
+        let told = self.told().as_mut().ok_or(ConnectError::NoEndpoint)?;
+        told.there = Some(there.endpoint.clone());
+        let (here, source) = (told.here.clone(), told.source);
         let qp = self.control();
         match modify::state(qp.handle, qp.info)? {
             IBV_QPS_RESET => self.to_init()?,
@@ -204,11 +289,9 @@ pub(crate) trait Connecting: Moves {
 
     /// See [`Qp::connect_finish`].
     fn finish(&mut self, agreed: Negotiated, timing: Timing) -> Result<Connected, ConnectError> {
-        let Some((here, _)) = self.told().clone() else {
-            return Err(ConnectError::NoEndpoint);
-        };
+        let told = self.told().clone().ok_or(ConnectError::NoEndpoint)?;
         self.make(&ToRts {
-            sq_psn: here.psn,
+            sq_psn: told.here.psn,
             timeout: timing.timeout,
             retry_cnt: timing.retry_cnt,
             rnr_retry: timing.rnr_retry,
@@ -216,6 +299,23 @@ pub(crate) trait Connecting: Moves {
         })?;
         // Its PSN is used now: a next life gets one of its own, so that nothing of this one falls into its window.
         *self.told() = None;
+        let depths = self.depths();
+        let qp = self.control();
+        let here = told.here;
+        let ends = told.there.map(|there| (here.clone(), there));
+        let settings = Settings {
+            path_mtu: Some(agreed.path_mtu),
+            hop_limit: (here.link_layer == LinkLayer::Ethernet).then_some(here.hop_limit),
+            send_depth: depths.map(|(send, _)| send),
+            recv_depth: depths.map(|(_, recv)| recv),
+            port: Some((here.port, told.port_state)),
+            ends: ends.clone(),
+            ..Settings::of(qp.transport, timing)
+        };
+        for finding in lint::check(&settings) {
+            tracing::warn!(qp = %qp.info.name(), code = finding.code(), "{finding}");
+        }
+        qp.info.path().ends = ends.map(Box::new);
         Ok(Connected { agreed, timing })
     }
 }
@@ -228,6 +328,11 @@ impl Connecting for Qp<Rc> {
     fn access(&self) -> Access {
         self.access
     }
+
+    fn depths(&self) -> Option<(u32, u32)> {
+        let cap = self.cap();
+        Some((cap.max_send_wr, cap.max_recv_wr))
+    }
 }
 
 impl Qp<Rc> {
@@ -238,7 +343,20 @@ impl Qp<Rc> {
     /// # Errors
     /// The port of the GID cannot be queried, no address vector can name the GID, or the system has no random bytes.
     pub fn endpoint(&mut self, gid: impl Into<GidEntry>) -> Result<Endpoint, EndpointError> {
-        self.describe(gid.into())
+        self.describe(gid.into(), PathOptions::default())
+    }
+
+    /// Describes this end as [`Qp::endpoint`] does, with a traffic class, a service level, a flow label, a hop limit or a
+    /// partition key of its own.
+    ///
+    /// # Errors
+    /// As [`Qp::endpoint`]; also an option that is out of its range.
+    pub fn endpoint_with(
+        &mut self,
+        gid: impl Into<GidEntry>,
+        options: PathOptions,
+    ) -> Result<Endpoint, EndpointError> {
+        self.describe(gid.into(), options)
     }
 
     /// Moves a fresh QP to INIT on the port of the endpoint that was told, so that receives can be posted before
@@ -269,8 +387,9 @@ impl Qp<Rc> {
         self.finish(agreed, timing)
     }
 
-    /// The first half of [`Qp::connect`], for programs with a barrier of their own (MPI, a launcher): to RTR. When every
-    /// peer has done this, call [`Qp::connect_finish`].
+    /// The first half of [`Qp::connect`], for programs with a barrier of their own (MPI, a launcher): to RTR, where the QP
+    /// receives. When the peer has done this too, call [`Qp::connect_finish`] with what this gives: the program's barrier
+    /// stands between the two, and one barrier does for any number of QPs. See [`exchange`](crate::exchange) for an example.
     ///
     /// # Errors
     /// A step was refused.
