@@ -5,7 +5,7 @@
 use rdma_core_sys::rules;
 use rdma_core_sys::*;
 
-use super::{Rc, Transport};
+use super::{Connects, Transport, Ud};
 use crate::gid::{Gid, GidEntry};
 use crate::pd::Access;
 use crate::units::{AckTimeout, PathMtu, Psn, RetryCount, RnrRetry, RnrTimer};
@@ -89,7 +89,7 @@ impl Transition for ToSqd {
     }
 }
 
-/// From RESET to INIT: receives can be posted from there on.
+/// From RESET to INIT: receives can be posted from there on. Of RC and UC; UD has [`ToInitUd`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToInit {
     /// The port, counted from 1.
@@ -100,7 +100,7 @@ pub struct ToInit {
     pub access: Access,
 }
 
-impl TransitionOf<Rc> for ToInit {}
+impl<T: Connects> TransitionOf<T> for ToInit {}
 
 impl Transition for ToInit {
     fn lower(&self, transport: rules::Transport) -> (ibv_qp_attr, ibv_qp_attr_mask) {
@@ -183,7 +183,7 @@ impl Path {
     }
 }
 
-/// From INIT to RTR: what arrives from the peer is handled from there on.
+/// From INIT to RTR: what arrives from the peer is handled from there on. UD has [`ToRtrUd`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToRtr {
     /// The way to the peer.
@@ -194,13 +194,13 @@ pub struct ToRtr {
     pub dest_qp_num: u32,
     /// First PSN that the peer sends.
     pub rq_psn: Psn,
-    /// READs and atomics of the peer that can be served at a time: at least what the peer issues.
+    /// READs and atomics of the peer that can be served at a time: at least what the peer issues. UC has none.
     pub max_dest_rd_atomic: u8,
-    /// How long the peer is asked to wait when no receive is posted.
+    /// How long the peer is asked to wait when no receive is posted. UC asks nobody.
     pub min_rnr_timer: RnrTimer,
 }
 
-impl TransitionOf<Rc> for ToRtr {}
+impl<T: Connects> TransitionOf<T> for ToRtr {}
 
 impl Transition for ToRtr {
     fn lower(&self, transport: rules::Transport) -> (ibv_qp_attr, ibv_qp_attr_mask) {
@@ -222,7 +222,8 @@ impl Transition for ToRtr {
     }
 }
 
-/// From RTR to RTS: sends can be posted from there on.
+/// From RTR to RTS: sends can be posted from there on. UC takes of it the PSN only, because nothing is acknowledged there;
+/// UD has [`ToRtsUd`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToRts {
     /// First PSN to send; the peer was told.
@@ -237,7 +238,7 @@ pub struct ToRts {
     pub max_rd_atomic: u8,
 }
 
-impl TransitionOf<Rc> for ToRts {}
+impl<T: Connects> TransitionOf<T> for ToRts {}
 
 impl Transition for ToRts {
     fn lower(&self, transport: rules::Transport) -> (ibv_qp_attr, ibv_qp_attr_mask) {
@@ -257,57 +258,61 @@ impl Transition for ToRts {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rdma_core_sys::rules;
+/// From RESET to INIT, on UD: receives can be posted from there on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToInitUd {
+    /// The port, counted from 1.
+    pub port: u8,
+    /// Place of the partition key in the port's table; on RoCE always 0.
+    pub pkey_index: u16,
+    /// What a datagram must carry to be received. With the high bit set it is for privileged programs, and the kernel
+    /// refuses it with EPERM.
+    pub qkey: u32,
+}
 
-    /// Each typed transition sets exactly what the rules require.
-    #[test]
-    fn lowered_masks_are_the_required_ones() {
-        let path = Path {
-            port: 1,
-            lid: 0,
-            service_level: 0,
-            global: None,
-        };
-        let timing = crate::units::Timing::default();
-        let rtr = ToRtr {
-            path,
-            path_mtu: PathMtu::Mtu1024,
-            dest_qp_num: 1,
-            rq_psn: Psn::default(),
-            max_dest_rd_atomic: 1,
-            min_rnr_timer: timing.min_rnr_timer,
-        };
-        let rts = ToRts {
-            sq_psn: Psn::default(),
-            timeout: timing.timeout,
-            retry_cnt: timing.retry_cnt,
-            rnr_retry: timing.rnr_retry,
-            max_rd_atomic: 1,
-        };
-        let init = ToInit {
-            port: 1,
-            pkey_index: 0,
-            access: Access::empty(),
-        };
-        let rc = rules::Transport::Rc;
-        let steps: [(ibv_qp_state, (ibv_qp_attr, ibv_qp_attr_mask)); 7] = [
-            (IBV_QPS_RESET, init.lower(rc)),
-            (IBV_QPS_INIT, rtr.lower(rc)),
-            (IBV_QPS_RTR, rts.lower(rc)),
-            (IBV_QPS_RTS, ToSqd { notify: false }.lower(rc)),
-            (IBV_QPS_RTS, ToErr.lower(rc)),
-            (IBV_QPS_ERR, ToReset.lower(rc)),
-            (IBV_QPS_RTS, ToSqd { notify: true }.lower(rc)),
-        ];
-        for (from, (attr, mask)) in steps {
-            let verdict = rules::check(rc, from, attr.qp_state, mask).unwrap();
-            assert!(verdict.ignored.is_empty());
-            let required = rules::required(rc, from, attr.qp_state).unwrap();
-            let extra = mask - required - IBV_QP_STATE - IBV_QP_EN_SQD_ASYNC_NOTIFY;
-            assert!(extra.is_empty(), "{from} -> {}: {extra:?}", attr.qp_state);
-        }
+impl TransitionOf<Ud> for ToInitUd {}
+
+impl Transition for ToInitUd {
+    fn lower(&self, transport: rules::Transport) -> (ibv_qp_attr, ibv_qp_attr_mask) {
+        let mut attr = to(IBV_QPS_INIT);
+        attr.port_num = self.port;
+        attr.pkey_index = self.pkey_index;
+        attr.qkey = self.qkey;
+        let there = IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_QKEY;
+        let mask = needed(transport, IBV_QPS_RESET, IBV_QPS_INIT, there);
+        (attr, mask)
     }
 }
+
+/// From INIT to RTR, on UD: datagrams are received from there on. Each names its sender, so there is no peer to set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToRtrUd;
+
+impl TransitionOf<Ud> for ToRtrUd {}
+
+impl Transition for ToRtrUd {
+    fn lower(&self, _: rules::Transport) -> (ibv_qp_attr, ibv_qp_attr_mask) {
+        (to(IBV_QPS_RTR), IBV_QP_STATE)
+    }
+}
+
+/// From RTR to RTS, on UD: datagrams can be sent from there on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToRtsUd {
+    /// First PSN to send. Receivers do not look at it.
+    pub sq_psn: Psn,
+}
+
+impl TransitionOf<Ud> for ToRtsUd {}
+
+impl Transition for ToRtsUd {
+    fn lower(&self, transport: rules::Transport) -> (ibv_qp_attr, ibv_qp_attr_mask) {
+        let mut attr = to(IBV_QPS_RTS);
+        attr.sq_psn = self.sq_psn.get();
+        let mask = needed(transport, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN);
+        (attr, mask)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -16,6 +16,26 @@ pub(crate) struct Listed {
     pub(crate) guid: u64,
 }
 
+/// What a device says of itself.
+///
+/// # Safety
+/// `device` is a live device of that table's library.
+unsafe fn listed(verbs: &Verbs, device: *mut ibv_device) -> Listed {
+    // SAFETY: the device is live, as the caller promises; the name is a C string inside it.
+    unsafe {
+        let name = verbs.get_device_name(device);
+        let name = if name.is_null() {
+            c""
+        } else {
+            CStr::from_ptr(name)
+        };
+        Listed {
+            name: name.to_string_lossy().into_owned(),
+            guid: u64::from_be(verbs.get_device_guid(device)),
+        }
+    }
+}
+
 /// Calls `visit` with each device in the list, while the list is held.
 fn visit_devices<T>(
     verbs: &Verbs,
@@ -31,20 +51,8 @@ fn visit_devices<T>(
         let Some(device) = NonNull::new(unsafe { *list.as_ptr().add(index) }) else {
             break;
         };
-        // SAFETY: a device of the list is valid while the list is held; the name is a C string inside it.
-        let listed = unsafe {
-            let name = verbs.get_device_name(device.as_ptr());
-            let name = if name.is_null() {
-                c""
-            } else {
-                CStr::from_ptr(name)
-            };
-            let guid = u64::from_be(verbs.get_device_guid(device.as_ptr()));
-            Listed {
-                name: name.to_string_lossy().into_owned(),
-                guid,
-            }
-        };
+        // SAFETY: a device of the list is valid while the list is held.
+        let listed = unsafe { listed(verbs, device.as_ptr()) };
         found = visit(device, listed);
         if found.is_some() {
             break;
@@ -72,6 +80,8 @@ pub(crate) struct ContextHandle {
     /// The device's name.
     pub(crate) name: String,
     pub(crate) guid: u64,
+    /// Closed with the handle: this library opened it.
+    owned: bool,
 }
 
 // SAFETY: ibv_context and all calls on it may be used from any thread (libibverbs is thread safe, as its manual says).
@@ -134,10 +144,31 @@ impl ContextHandle {
                     ptr,
                     name: listed.name,
                     guid: listed.guid,
+                    owned: true,
                 })
             })
         })?
         .transpose()
+    }
+
+    /// A context that the program opened, and closes.
+    ///
+    /// # Safety
+    /// `context` is null or a live context of that table's library, and stays live as long as the handle.
+    pub(super) unsafe fn borrow(
+        verbs: &Verbs,
+        context: *mut ibv_context,
+    ) -> Result<ContextHandle, Errno> {
+        let ptr = NonNull::new(context).ok_or(Errno::EINVAL)?;
+        // SAFETY: the caller promises a live context, so its device is live too.
+        let Listed { name, guid } = unsafe { listed(verbs, ptr.as_ref().device) };
+        Ok(ContextHandle {
+            verbs: *verbs,
+            ptr,
+            name,
+            guid,
+            owned: false,
+        })
     }
 
     pub(super) fn as_ptr(&self) -> *mut ibv_context {
@@ -224,6 +255,9 @@ impl ContextHandle {
 
 impl Drop for ContextHandle {
     fn drop(&mut self) {
+        if !self.owned {
+            return;
+        }
         // SAFETY: the context is live and every child held an Arc to it, so none is left (invariant 2).
         if let Err(errno) = status(unsafe { self.verbs.close_device(self.as_ptr()) }) {
             tracing::error!(device = %self.name, %errno, "the device could not be closed and stays open");

@@ -105,7 +105,8 @@ pub(crate) fn snapshot(
     })
 }
 
-fn ask(
+/// The attributes that `mask` names, asked of the device.
+pub(super) fn ask(
     handle: &dyn Handle,
     info: &QpInfo,
     mask: ibv_qp_attr_mask,
@@ -153,9 +154,6 @@ impl<T: Transport> Moves for Qp<T> {
         let (modified, max_msg_sz) = self.control().modify(attr, mask)?;
         // What the checks of posts look at.
         self.max_msg_sz = max_msg_sz.unwrap_or(self.max_msg_sz);
-        if modified.to == IBV_QPS_RESET {
-            self.last_signaled = None;
-        }
         Ok(modified)
     }
 }
@@ -246,6 +244,16 @@ impl Control<'_> {
         }
         let modified = Modified { from, to, ignored };
         Ok((modified, facts.map(|facts| facts.info.max_msg_sz)))
+    }
+
+    /// Says what is wrong with a modify of the QP in the state and on the port of `now`.
+    pub(super) fn check_from(
+        &self,
+        now: &ibv_qp_attr,
+        attr: &ibv_qp_attr,
+        mask: ibv_qp_attr_mask,
+    ) -> Result<(), ModifyError> {
+        self.look_from(now, attr, mask).map(|_| ())
     }
 
     /// Looks at a modify of the QP as it is now.
