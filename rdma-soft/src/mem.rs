@@ -47,13 +47,30 @@ impl Region {
 
     /// A zeroed region that owns its memory, aligned to 8 bytes.
     pub fn owned(len: usize) -> Region {
-        let words: Arc<[AtomicU64]> = (0..len.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
-        let base = words.as_ptr().cast::<u8>().cast_mut();
+        Region::owned_at(len, 8)
+    }
+
+    /// A zeroed region that owns its memory, aligned to `align` bytes, a power of two, and at least to 8.
+    pub fn owned_at(len: usize, align: usize) -> Region {
+        let before = align.saturating_sub(8);
+        let words = (len + before).div_ceil(8);
+        let words: Arc<[AtomicU64]> = (0..words).map(|_| AtomicU64::new(0)).collect();
+        let first = words.as_ptr().cast::<u8>().cast_mut();
+        let skipped = (first as usize).next_multiple_of(align.max(8)) - first as usize;
         Region {
-            base,
+            base: first.wrapping_add(skipped),
             len: len as u64,
             _owner: Some(words),
         }
+    }
+
+    /// The `len` bytes from `offset` on.
+    pub fn part(&self, offset: u64, len: usize) -> Result<Region, OutOfRange> {
+        Ok(Region {
+            base: self.at(offset, len)?,
+            len: len as u64,
+            _owner: self._owner.clone(),
+        })
     }
 
     /// Bytes in the region.
@@ -229,6 +246,22 @@ mod tests {
         assert_eq!(r.write(17, &[]), Err(OutOfRange));
         assert_eq!(r.fetch_add(4, 1), Err(OutOfRange), "not aligned to 8");
         assert_eq!(r.fetch_add(16, 1), Err(OutOfRange));
+    }
+
+    #[test]
+    fn a_part_is_the_same_memory_and_keeps_it() {
+        let whole = Region::owned_at(256, 128);
+        assert_eq!(whole.base as usize % 128, 0);
+        assert_eq!(whole.part(200, 57).err(), Some(OutOfRange));
+        let part = whole.part(200, 56).unwrap();
+        part.write(1, b"here").unwrap();
+        let mut b = [0u8; 6];
+        whole.read(200, &mut b).unwrap();
+        assert_eq!(&b, b"\0here\0");
+        drop(whole);
+        assert_eq!(part.read(51, &mut b), Err(OutOfRange));
+        part.read(0, &mut b).unwrap();
+        assert_eq!(&b, b"\0here\0");
     }
 
     #[test]

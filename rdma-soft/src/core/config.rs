@@ -37,6 +37,8 @@ pub struct Caps {
     pub max_srq_sge: u32,
     /// Memory windows.
     pub max_mw: u32,
+    /// Bytes of device memory, of all buffers together.
+    pub max_dm_size: u64,
     /// Multicast groups.
     pub max_mcast_grp: u32,
     /// Queue Pairs attached to one multicast group.
@@ -69,6 +71,7 @@ impl Default for Caps {
             max_srq_wr: 1 << 15,
             max_srq_sge: Caps::SGE_LIMIT as u32,
             max_mw: 1 << 16,
+            max_dm_size: 1 << 18,
             max_mcast_grp: 1 << 12,
             max_mcast_qp_attach: 1 << 10,
         }

@@ -451,6 +451,6 @@ fn set_cap(caps: &mut Caps, name: &str, value: &str) -> Result<(), String> {
     }
     by_name!(max_pd max_mr max_mr_size max_cq max_cqe max_qp max_qp_wr max_sge max_inline_data
              max_qp_rd_atom max_qp_init_rd_atom max_ah max_srq max_srq_wr max_srq_sge max_mw
-             max_mcast_grp max_mcast_qp_attach);
+             max_dm_size max_mcast_grp max_mcast_qp_attach);
     Ok(())
 }

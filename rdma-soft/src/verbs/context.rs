@@ -2,17 +2,17 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::offset_of;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, MutexGuard};
 
 use rdma_core_sys::dispatch::Mark;
 use rdma_core_sys::*;
-use rustix::io::Errno;
 
 use super::device::{Device, name_of};
+use super::import::{Command, Shared};
 use super::inventory::Objects;
 use super::object::NotOurs;
-use super::{cq, cq_ex, limits, minus_one, mw, port, post, qp, srq, sys, td, xrcd};
-use crate::node::{AsyncEvent, EventQueue, Node, lock};
+use super::{cq, cq_ex, dm, limits, minus_one, mw, port, post, qp, srq, sys, td, xrcd};
+use crate::node::{AsyncEvent, EventQueue, Node};
 
 /// By this any copy of this library in the process, and a preload library, knows our devices and contexts, and finds the functions
 /// that serve them.
@@ -33,13 +33,31 @@ pub(super) struct Context {
     forks: u32,
     /// The context's asynchronous events.
     pub(super) events: Arc<EventQueue<AsyncEvent>>,
-    objects: Mutex<Objects>,
+    shared: Arc<Shared>,
+    /// The descriptor by which it can be imported; known as long as it is open.
+    _command: Command,
 }
 
 impl Context {
-    /// The objects that were made in this context.
+    /// The objects that were made in this context, and in those that were imported from it or that it was imported from.
     pub(super) fn objects(&self) -> MutexGuard<'_, Objects> {
-        lock(&self.objects)
+        self.shared.objects()
+    }
+
+    /// True in a child of the process that opened it.
+    pub(super) fn is_inherited(&self) -> bool {
+        self.forks != sys::forks()
+    }
+
+    /// This context.
+    ///
+    /// # Errors
+    /// `EIO` in a child of the process that opened it.
+    pub(super) fn of_this_process(&self) -> Result<&Self, NotOurs> {
+        match self.is_inherited() {
+            true => Err(NotOurs::Inherited),
+            false => Ok(self),
+        }
     }
 }
 
@@ -70,15 +88,23 @@ fn operations() -> ibv_context_ops {
     ops
 }
 
-/// Makes the context of a device that was just opened.
-pub(super) fn create(device: &'static Device, node: Arc<Node>) -> Result<*mut ibv_context, Errno> {
-    let events = Arc::new(EventQueue::new()?);
+/// Makes a context of a device that was just opened, or opened once more to import it.
+pub(super) fn create(
+    shared: Arc<Shared>,
+    command: Command,
+    events: EventQueue<AsyncEvent>,
+) -> *mut ibv_context {
+    let (device, node) = (shared.device, Arc::clone(&shared.node));
+    let events = Arc::new(events);
     let mut abi = verbs_context::zeroed();
     abi.sz = size_of::<verbs_context>();
     abi.priv_ = MARK.context_priv();
     abi.query_port = Some(port::query_port_ex);
     abi.query_device_ex = Some(limits::query_device_ex);
     abi.query_rt_values = Some(limits::query_rt_values);
+    abi.alloc_dm = Some(dm::alloc_dm);
+    abi.free_dm = Some(dm::free_dm);
+    abi.reg_dm_mr = Some(dm::reg_dm_mr);
     abi.alloc_td = Some(td::alloc_td);
     abi.dealloc_td = Some(td::dealloc_td);
     abi.alloc_parent_domain = Some(td::alloc_parent_domain);
@@ -91,12 +117,10 @@ pub(super) fn create(device: &'static Device, node: Arc<Node>) -> Result<*mut ib
     abi.close_xrcd = Some(xrcd::close_xrcd);
     abi.context.device = device.as_abi();
     abi.context.ops = operations();
-    // No commands go to a kernel; programs duplicate the descriptor all the same, to share the device.
-    abi.context.cmd_fd = events.raw_fd();
+    abi.context.cmd_fd = command.raw_fd();
     abi.context.async_fd = events.raw_fd();
     abi.context.num_comp_vectors = 1;
     abi.context.abi_compat = VERBS_ABI_IS_EXTENDED as *mut _;
-    let objects = Mutex::default();
     let forks = sys::forks();
     node.add_context(&events);
     let soft = Context {
@@ -104,10 +128,11 @@ pub(super) fn create(device: &'static Device, node: Arc<Node>) -> Result<*mut ib
         node,
         forks,
         events,
-        objects,
+        shared,
+        _command: command,
     };
     let object = Box::into_raw(Box::new(Object { abi, soft }));
-    Ok(object.cast::<ibv_context>().wrapping_byte_add(SEEN))
+    object.cast::<ibv_context>().wrapping_byte_add(SEEN)
 }
 
 /// True for a context of this library.
@@ -139,6 +164,21 @@ pub(super) unsafe fn is_ours(context: *mut ibv_context) -> bool {
 /// `context` is null or points to a live context of some verbs provider, and stays alive while the
 /// result is used.
 pub(super) unsafe fn soft<'a>(context: *mut ibv_context) -> Result<&'a Context, NotOurs> {
+    // SAFETY: the caller's promise.
+    unsafe { soft_of_any_process(context)? }.of_this_process()
+}
+
+/// Our part of a context; in a child that of its parent, too, in which nothing may be used that a thread or a lock of the parent
+/// is needed for.
+///
+/// # Errors
+/// `EINVAL` as [`soft`].
+///
+/// # Safety
+/// As [`soft`].
+pub(super) unsafe fn soft_of_any_process<'a>(
+    context: *mut ibv_context,
+) -> Result<&'a Context, NotOurs> {
     // SAFETY: the caller's promise is that of `is_ours`.
     if !unsafe { is_ours(context) } {
         let kind = "ibv_context";
@@ -149,11 +189,7 @@ pub(super) unsafe fn soft<'a>(context: *mut ibv_context) -> Result<&'a Context, 
     }
     // SAFETY: one of ours, so `create` made it inside an `Object`, at `SEEN`. No reference is made
     // to the ABI's part.
-    let soft = unsafe { &(*context.byte_sub(SEEN).cast::<Object>()).soft };
-    if soft.forks != sys::forks() {
-        return Err(NotOurs::Inherited);
-    }
-    Ok(soft)
+    Ok(unsafe { &(*context.byte_sub(SEEN).cast::<Object>()).soft })
 }
 
 pub(super) unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
@@ -162,12 +198,9 @@ pub(super) unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int
         Ok(closing) => closing,
         Err(errno) => return minus_one(errno),
     };
-    // Objects that the application left behind end here, as they do in the kernel: nothing may touch
-    // its memory afterwards.
-    let left = std::mem::take(&mut *closing.objects());
-    left.end(&closing.node);
     let device = closing.device;
     tracing::debug!(device = name_of(device), "closed");
+    // With the last context of those that share it ends what was left in them.
     // SAFETY: one of ours, made by `Box::into_raw` in `create`; the application is done with it.
     drop(unsafe { Box::from_raw(context.byte_sub(SEEN).cast::<Object>()) });
     device.release();

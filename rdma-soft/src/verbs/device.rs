@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex};
 use rdma_core_sys::*;
 use rustix::io::Errno;
 
+use super::import::{Command, Shared};
 use super::{context, fail, sys, why};
 use crate::core::CallError;
 use crate::core::rng::Rng;
-use crate::node::{Node, Snapshot, StartError, lock, random_seed};
+use crate::node::{EventQueue, Node, Snapshot, StartError, lock, random_seed};
 use crate::profile::{Profile, ProfileError};
 
 /// A device. It lives until the process ends.
@@ -27,6 +28,8 @@ pub(super) struct Device {
     running: Mutex<Running>,
     /// Queries of each port.
     queries: Box<[AtomicU64]>,
+    /// Bytes of device memory that are in use.
+    pub(super) dm_used: AtomicU64,
 }
 
 /// The node of a device.
@@ -106,6 +109,7 @@ fn push(devices: &mut Vec<&'static Device>, profile: Profile) -> &'static Device
         profile,
         running: Mutex::default(),
         queries,
+        dm_used: AtomicU64::new(0),
     }));
     devices.push(device);
     device
@@ -134,7 +138,7 @@ impl Device {
     }
 
     /// Starts the node if it does not run, and counts one user more.
-    fn acquire(&self) -> Result<Arc<Node>, Arc<StartError>> {
+    pub(super) fn acquire(&self) -> Result<Arc<Node>, Arc<StartError>> {
         sys::count_forks();
         let mut running = lock(&self.running);
         if running.forks != sys::forks() {
@@ -280,13 +284,17 @@ pub(super) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv
         return fail(unknown(Errno::NODEV));
     };
     match device.acquire() {
-        Ok(node) => match context::create(device, node) {
-            Ok(context) => context,
-            Err(errno) => {
-                device.release();
-                fail(errno)
+        Ok(node) => {
+            let shared = Shared::new(device, node);
+            let parts = Command::new(&shared).and_then(|command| Ok((command, EventQueue::new()?)));
+            match parts {
+                Ok((command, events)) => context::create(shared, command, events),
+                Err(errno) => {
+                    device.release();
+                    fail(errno)
+                }
             }
-        },
+        }
         Err(error) => {
             tracing::error!(device = device.name, %error, "the software device cannot start");
             fail(CallError::new(error.errno(), error.to_string()))

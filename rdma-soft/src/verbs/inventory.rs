@@ -1,10 +1,12 @@
-//! What was made in a context and not destroyed yet: closing the device ends it.
+//! What was made in a context and not destroyed yet: closing the device, and all contexts that were imported from it, ends it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use super::dm::DeviceMemory;
+use super::mr::Registration;
 use crate::core::{Ah, CallError, PdId, SrqId, XrcdId};
 use crate::node::{Cq, Node, Qp, QpHandle, Srq};
 
@@ -13,7 +15,9 @@ use crate::node::{Cq, Node, Qp, QpHandle, Srq};
 pub(super) struct Objects {
     pub(super) pds: BTreeSet<PdId>,
     /// By local key.
-    pub(super) mrs: BTreeSet<u32>,
+    pub(super) mrs: BTreeMap<u32, Arc<Registration>>,
+    /// By handle.
+    pub(super) dms: BTreeMap<u32, Arc<DeviceMemory>>,
     /// By the remote key that they had first.
     pub(super) mws: BTreeSet<u32>,
     pub(super) cqs: BTreeMap<u32, Arc<Cq>>,
@@ -139,7 +143,7 @@ impl Objects {
         for rkey in self.mws {
             let _ = node.dealloc_mw(rkey);
         }
-        for lkey in self.mrs {
+        for (lkey, _) in self.mrs {
             let _ = node.dereg_mr(lkey);
         }
         for srq in self.srqs.values() {

@@ -37,7 +37,7 @@ fn limit(value: u64) -> c_int {
     c_int::try_from(value).unwrap_or(c_int::MAX)
 }
 
-/// The attributes of a device.
+/// The attributes of a device. They never change, so a child may ask for them, too.
 fn attributes(context: &Context) -> ibv_device_attr {
     let config = context.node.config();
     let caps: &Caps = &config.caps;
@@ -86,7 +86,7 @@ pub(super) unsafe extern "C" fn query_device(
     attr: *mut ibv_device_attr,
 ) -> c_int {
     // SAFETY: a context that the application got from a verbs provider and has not closed.
-    match unsafe { context::soft(context) } {
+    match unsafe { context::soft_of_any_process(context) } {
         Ok(_) if attr.is_null() => refuse(CallError::invalid("no place for the attributes")),
         Ok(context) => {
             // SAFETY: not null, so it has room for the struct by the rules of ibv_query_device(3).
@@ -104,7 +104,7 @@ pub(super) unsafe extern "C" fn query_device_ex(
     attr_size: usize,
 ) -> c_int {
     // SAFETY: a context that the application got from a verbs provider and has not closed.
-    let context = match unsafe { context::soft(context) } {
+    let context = match unsafe { context::soft_of_any_process(context) } {
         Ok(context) => context,
         Err(errno) => return refuse(errno),
     };
@@ -122,6 +122,7 @@ pub(super) unsafe extern "C" fn query_device_ex(
     all.hca_core_clock = 1_000_000;
     all.device_cap_flags_ex = CAPABILITIES.bits();
     all.phys_port_cnt_ex = all.orig_attr.phys_port_cnt.into();
+    all.max_dm_size = context.node.config().caps.max_dm_size;
     // SAFETY: the caller says that `attr` has room for `attr_size` bytes.
     unsafe { copy_out(&all, attr, attr_size) };
     0

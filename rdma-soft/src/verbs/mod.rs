@@ -14,7 +14,9 @@ mod context;
 mod cq;
 mod cq_ex;
 mod device;
+mod dm;
 mod event;
+mod import;
 mod inventory;
 mod limits;
 mod mr;
@@ -83,13 +85,13 @@ const fn verbs_table() -> &'static Verbs {
         get_device_index: Some(device::get_device_index),
         open_device: device::open_device,
         close_device: context::close_device,
-        import_device: None,
-        import_pd: None,
-        unimport_pd: None,
-        import_mr: None,
-        unimport_mr: None,
-        import_dm: None,
-        unimport_dm: None,
+        import_device: Some(import::import_device),
+        import_pd: Some(import::import_pd),
+        unimport_pd: Some(import::unimport_pd),
+        import_mr: Some(import::import_mr),
+        unimport_mr: Some(import::unimport_mr),
+        import_dm: Some(import::import_dm),
+        unimport_dm: Some(import::unimport_dm),
         get_async_event: event::get_async_event,
         ack_async_event: event::ack_async_event,
         query_device: limits::query_device,

@@ -1,21 +1,48 @@
 //! Memory regions.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use rdma_core_sys::*;
 use rustix::io::Errno;
 
+use super::dm::DeviceMemory;
 use super::object::named;
 use super::{fail, object, refuse, sys};
-use crate::core::CallError;
+use crate::core::{CallError, MrKeys};
 use crate::mem::Region;
+use crate::node::lock;
+
+/// A registration, of which there may be several handles.
+pub(super) struct Registration {
+    keys: MrKeys,
+    /// The device memory that it lies in.
+    pub(super) dm: Option<Arc<DeviceMemory>>,
+    now: Mutex<Now>,
+}
+
+/// What a registration was made with, or given since.
+struct Now {
+    /// The application's address; 0 in device memory.
+    start: usize,
+    length: usize,
+    access: ibv_access_flags,
+}
 
 /// Our part of an `ibv_mr`.
 pub(super) struct MrObject {
-    lkey: u32,
-    /// The rights that it was registered with, or given since.
-    access: AtomicU32,
+    registration: Arc<Registration>,
+}
+
+/// What is registered.
+pub(super) struct Place {
+    pub(super) region: Region,
+    /// Where requests find its first byte.
+    pub(super) iova: u64,
+    /// The application's address; 0 in device memory.
+    pub(super) start: usize,
+    /// The device memory that it lies in.
+    pub(super) dm: Option<Arc<DeviceMemory>>,
 }
 
 /// The rights that a program asks for, without those that are hints: a device that does not know them
@@ -23,7 +50,7 @@ pub(super) struct MrObject {
 ///
 /// # Errors
 /// `EOPNOTSUPP` for on-demand paging.
-fn rights(access: u32) -> Result<ibv_access_flags, CallError> {
+pub(super) fn rights(access: u32) -> Result<ibv_access_flags, CallError> {
     let access = ibv_access_flags::from_bits_retain(access & !IBV_ACCESS_OPTIONAL_RANGE);
     if access.contains(ibv_access_flags::IBV_ACCESS_ON_DEMAND) {
         return Err(CallError::new(
@@ -81,38 +108,82 @@ unsafe fn memory(
 /// Registers `length` bytes at `addr` for requests that name them from `iova` on.
 ///
 /// # Errors
-/// What [`rights`], [`memory`] and the engine refuse.
+/// What [`rights`], [`memory`] and [`register`] refuse.
 ///
 /// # Safety
 /// That of [`memory`].
-unsafe fn register(
+unsafe fn register_memory(
     pd: *mut ibv_pd,
     addr: *mut c_void,
     length: usize,
     iova: u64,
     access: u32,
 ) -> Result<*mut ibv_mr, CallError> {
-    // SAFETY: a PD that the application got from a verbs provider and has not freed.
-    let (context, pd_soft) = unsafe { (object::context(pd)?, object::soft(pd)?) };
     let access = rights(access)?;
+    let place = Place {
+        // SAFETY: the caller's promise.
+        region: unsafe { memory(addr, length, iova, access)? },
+        iova,
+        start: addr as usize,
+        dm: None,
+    };
+    // SAFETY: a PD that the application got from a verbs provider and has not freed.
+    let mr = unsafe { register(pd, place, access)? };
+    // SAFETY: just made, and nobody else knows it yet.
+    unsafe { (*mr).addr = addr };
+    Ok(mr)
+}
+
+/// Registers `place`.
+///
+/// # Errors
+/// What the engine refuses.
+///
+/// # Safety
+/// `pd` is null, or a live PD of some verbs provider.
+pub(super) unsafe fn register(
+    pd: *mut ibv_pd,
+    place: Place,
+    access: ibv_access_flags,
+) -> Result<*mut ibv_mr, CallError> {
     // SAFETY: the caller's promise.
-    let region = unsafe { memory(addr, length, iova, access)? };
+    let (context, pd_soft) = unsafe { (object::context(pd)?, object::soft(pd)?) };
+    let Place {
+        region,
+        iova,
+        start,
+        dm,
+    } = place;
+    let now = Now {
+        start,
+        length: usize::try_from(region.len()).unwrap_or(usize::MAX),
+        access,
+    };
     let keys = context.node.reg_mr(pd_soft.id, region, iova, access)?;
-    context.objects().mrs.insert(keys.lkey);
-    let mut abi = ibv_mr::zeroed();
+    let registration = Arc::new(Registration {
+        keys,
+        dm,
+        now: Mutex::new(now),
+    });
+    (context.objects().mrs).insert(keys.lkey, Arc::clone(&registration));
     // SAFETY: a live PD, as above.
+    Ok(unsafe { object_of(pd, registration) })
+}
+
+/// What the application holds of a registration: without its address, which is its own affair.
+///
+/// # Safety
+/// `pd` is a live PD.
+pub(super) unsafe fn object_of(pd: *mut ibv_pd, registration: Arc<Registration>) -> *mut ibv_mr {
+    let mut abi = ibv_mr::zeroed();
+    // SAFETY: a live PD by the caller's promise.
     abi.context = unsafe { (*pd).context };
     abi.pd = pd;
-    abi.addr = addr;
-    abi.length = length;
-    abi.handle = keys.lkey;
-    abi.lkey = keys.lkey;
-    abi.rkey = keys.rkey;
-    let soft = MrObject {
-        lkey: keys.lkey,
-        access: AtomicU32::new(access.bits()),
-    };
-    Ok(object::create(abi, soft))
+    abi.length = lock(&registration.now).length;
+    abi.handle = registration.keys.lkey;
+    abi.lkey = registration.keys.lkey;
+    abi.rkey = registration.keys.rkey;
+    object::create(abi, MrObject { registration })
 }
 
 /// Where requests find a region that was registered without naming an address for it.
@@ -134,7 +205,7 @@ pub(super) unsafe extern "C" fn reg_mr(
 ) -> *mut ibv_mr {
     let iova = own_address(addr, access as u32);
     // SAFETY: the application keeps the promises of ibv_reg_mr(3), which are those asked for.
-    unsafe { register(pd, addr, length, iova, access as u32) }.unwrap_or_else(fail)
+    unsafe { register_memory(pd, addr, length, iova, access as u32) }.unwrap_or_else(fail)
 }
 
 pub(super) unsafe extern "C" fn reg_mr_iova(
@@ -145,7 +216,7 @@ pub(super) unsafe extern "C" fn reg_mr_iova(
     access: c_int,
 ) -> *mut ibv_mr {
     // SAFETY: the application keeps the promises of ibv_reg_mr(3), which are those asked for.
-    unsafe { register(pd, addr, length, iova, access as u32) }.unwrap_or_else(fail)
+    unsafe { register_memory(pd, addr, length, iova, access as u32) }.unwrap_or_else(fail)
 }
 
 pub(super) unsafe extern "C" fn reg_mr_iova2(
@@ -156,15 +227,16 @@ pub(super) unsafe extern "C" fn reg_mr_iova2(
     access: c_uint,
 ) -> *mut ibv_mr {
     // SAFETY: the application keeps the promises of ibv_reg_mr(3), which are those asked for.
-    unsafe { register(pd, addr, length, iova, access) }.unwrap_or_else(fail)
+    unsafe { register_memory(pd, addr, length, iova, access) }.unwrap_or_else(fail)
 }
 
 pub(super) unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     let dereg = || -> Result<(), CallError> {
         // SAFETY: an MR that the application got from a verbs provider and has not deregistered.
         let (context, soft) = unsafe { (object::context(mr)?, object::soft(mr)?) };
-        context.node.dereg_mr(soft.lkey)?;
-        context.objects().mrs.remove(&soft.lkey);
+        let lkey = soft.registration.keys.lkey;
+        context.node.dereg_mr(lkey)?;
+        context.objects().mrs.remove(&lkey);
         Ok(())
     };
     if let Err(error) = dereg() {
@@ -207,22 +279,23 @@ pub(super) unsafe extern "C" fn rereg_mr(
             true => Some(rights(access as u32)?),
             false => None,
         };
-        let now = new_access.unwrap_or_else(|| {
-            ibv_access_flags::from_bits_retain(soft.access.load(Ordering::Acquire))
-        });
+        let mut now = lock(&soft.registration.now);
+        let access = new_access.unwrap_or(now.access);
         let moves = flags.contains(IBV_REREG_MR_CHANGE_TRANSLATION);
-        // SAFETY: a live MR of ours, as found out above.
-        let (old_addr, old_length) = unsafe { ((*mr).addr, (*mr).length) };
+        if soft.registration.dm.is_some() {
+            let why = "the region lies in device memory: register what else is wanted";
+            return Err(CallError::new(Errno::OPNOTSUPP, why));
+        }
         let new_memory = if moves {
-            let iova = own_address(addr, now.bits());
+            let iova = own_address(addr, access.bits());
             // SAFETY: the application keeps the promises of ibv_rereg_mr(3): the new memory stays
             // mapped as that of ibv_reg_mr(3) does.
-            Some((unsafe { memory(addr, length, iova, now)? }, iova))
+            Some((unsafe { memory(addr, length, iova, access)? }, iova))
         } else {
             if new_access.is_some() {
                 // The rights must be those of the memory itself.
-                let write = now.contains(ibv_access_flags::IBV_ACCESS_LOCAL_WRITE);
-                sys::check_usable(old_addr as usize, old_length, write)?;
+                let write = access.contains(ibv_access_flags::IBV_ACCESS_LOCAL_WRITE);
+                sys::check_usable(now.start, now.length, write)?;
             }
             None
         };
@@ -233,10 +306,14 @@ pub(super) unsafe extern "C" fn rereg_mr(
         } else {
             None
         };
+        let lkey = soft.registration.keys.lkey;
         context
             .node
-            .rereg_mr(soft.lkey, new_memory, new_pd, new_access)?;
-        soft.access.store(now.bits(), Ordering::Release);
+            .rereg_mr(lkey, new_memory, new_pd, new_access)?;
+        now.access = access;
+        if moves {
+            (now.start, now.length) = (addr as usize, length);
+        }
         Ok(())
     };
     if let Err(error) = rereg() {

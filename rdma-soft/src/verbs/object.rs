@@ -3,8 +3,8 @@
 use std::ptr::null_mut;
 
 use rdma_core_sys::{
-    ibv_ah, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_mr, ibv_mw, ibv_pd, ibv_qp,
-    ibv_qp_ex, ibv_srq, ibv_td, ibv_xrcd,
+    ibv_ah, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_dm, ibv_mr, ibv_mw, ibv_pd,
+    ibv_qp, ibv_qp_ex, ibv_srq, ibv_td, ibv_xrcd,
 };
 use rustix::io::Errno;
 
@@ -12,6 +12,7 @@ use super::ah::AhObject;
 use super::channel::Channel;
 use super::context::Context;
 use super::cq::CqObject;
+use super::dm::DmObject;
 use super::mr::MrObject;
 use super::mw::MwObject;
 use super::pd::{Member, PdObject};
@@ -60,7 +61,7 @@ pub(super) trait Abi: Sized {
     /// What is allocated for it: the newest struct that starts with it.
     type Block;
     /// Our part.
-    type Soft;
+    type Soft: 'static;
     /// Its name.
     const NAME: &'static str;
     /// Its `context` field.
@@ -105,6 +106,7 @@ abi! {
     ibv_mw: ibv_mw, MwObject, in pd;
     ibv_xrcd: ibv_xrcd, XrcdObject;
     ibv_td: ibv_td, TdObject;
+    ibv_dm: ibv_dm, DmObject;
 }
 
 /// One allocation: the ABI's struct, which C reads and writes, then our part.
@@ -153,10 +155,9 @@ pub(super) unsafe fn moved<A: Abi>(this: *mut A, pd: *mut ibv_pd) {
 /// stays alive while the result is used (who destroys an object while using it breaks verbs).
 pub(super) unsafe fn soft<'a, A: Abi>(this: *mut A) -> Result<&'a A::Soft, NotOurs> {
     // SAFETY: the caller's promise.
-    unsafe { context(this)? };
-    // SAFETY: the object's context is one of ours, so the object was made by `create`, and our part
-    // lies behind the block. No reference to the block is made, which C may write.
-    Ok(unsafe { &(*this.cast::<Object<A>>()).soft })
+    let (context, soft) = unsafe { of_any_process(this)? };
+    context.of_this_process()?;
+    Ok(soft)
 }
 
 /// Our part of the context that an object belongs to.
@@ -167,15 +168,32 @@ pub(super) unsafe fn soft<'a, A: Abi>(this: *mut A) -> Result<&'a A::Soft, NotOu
 /// # Safety
 /// As [`soft`].
 pub(super) unsafe fn context<'a, A: Abi>(this: *mut A) -> Result<&'a Context, NotOurs> {
+    // SAFETY: the caller's promise.
+    let (context, _) = unsafe { of_any_process(this)? };
+    context.of_this_process()
+}
+
+/// Our parts of an object and of the context that it belongs to; in a child those of the parent, too, which may use nothing that
+/// a thread or a lock of the parent is needed for.
+///
+/// # Errors
+/// `EINVAL` as [`soft`].
+///
+/// # Safety
+/// As [`soft`].
+pub(super) unsafe fn of_any_process<'a, A: Abi>(
+    this: *mut A,
+) -> Result<(&'a Context, &'a A::Soft), NotOurs> {
     if this.is_null() || !this.is_aligned() {
         return Err(NotOurs::Nothing(A::NAME));
     }
     // SAFETY: a live object by the caller's promise, so its context is live too; any provider's
     // context may be asked about.
-    match unsafe { super::context::soft(A::context(this)) } {
-        Err(NotOurs::Nothing(_) | NotOurs::Foreign(_)) => Err(NotOurs::Foreign(A::NAME)),
-        found => found,
-    }
+    let context = unsafe { super::context::soft_of_any_process(A::context(this)) };
+    let context = context.map_err(|_| NotOurs::Foreign(A::NAME))?;
+    // SAFETY: the object's context is one of ours, so the object was made by `create`, and our part
+    // lies behind the block. No reference to the block is made, which C may write.
+    Ok((context, unsafe { &(*this.cast::<Object<A>>()).soft }))
 }
 
 /// The object that a field of an argument names; `None` for null.

@@ -49,16 +49,21 @@ impl PdObject {
     }
 }
 
+/// What the application holds of a protection domain.
+pub(super) fn object_of(ctx: *mut ibv_context, id: PdId) -> *mut ibv_pd {
+    let mut abi = ibv_pd::zeroed();
+    abi.context = ctx;
+    abi.handle = id.0;
+    object::create(abi, PdObject::new(id, None))
+}
+
 pub(super) unsafe extern "C" fn alloc_pd(ctx: *mut ibv_context) -> *mut ibv_pd {
     let alloc = || -> Result<*mut ibv_pd, CallError> {
         // SAFETY: a context that the application got from a verbs provider and has not closed.
         let context = unsafe { context::soft(ctx)? };
         let id = context.node.alloc_pd()?;
         context.objects().pds.insert(id);
-        let mut abi = ibv_pd::zeroed();
-        abi.context = ctx;
-        abi.handle = id.0;
-        Ok(object::create(abi, PdObject::new(id, None)))
+        Ok(object_of(ctx, id))
     };
     alloc().unwrap_or_else(fail)
 }

@@ -6,8 +6,10 @@ mod capture;
 mod common;
 mod cq_ex;
 mod datagram;
+mod device_memory;
 mod events;
 mod faults;
+mod import;
 #[allow(dead_code, reason = "the tests of cases use the rest")]
 mod kinds;
 mod objects;
