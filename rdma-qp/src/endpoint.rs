@@ -33,6 +33,8 @@
 //!     20     4  zero
 //! ```
 
+use serde::{Deserialize, Serialize};
+
 use crate::gid::Gid;
 use crate::units::{PathMtu, Psn};
 
@@ -45,15 +47,16 @@ const REGION: usize = 24;
 pub const MAX_REGIONS: usize = 1024;
 
 /// The link layer of a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum LinkLayer {
-    /// Not known; old drivers mean InfiniBand.
-    Unspecified,
     /// InfiniBand.
     InfiniBand,
     /// Ethernet: RoCE.
     Ethernet,
+    /// Not known; old drivers mean InfiniBand.
+    #[serde(other)]
+    Unspecified,
 }
 
 impl LinkLayer {
@@ -75,7 +78,7 @@ impl LinkLayer {
 }
 
 /// One end of a connection to be: everything that its peer needs to know of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
     /// QP number, 24 bits.
     pub qp_num: u32,

@@ -3,8 +3,11 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use serde::{Deserialize, Serialize};
+
 /// A global identifier: 16 bytes, in network order. On RoCE it is an IP address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(from = "Ipv6Addr", into = "Ipv6Addr")]
 pub struct Gid([u8; 16]);
 
 impl Gid {
@@ -56,6 +59,12 @@ impl From<Ipv6Addr> for Gid {
     }
 }
 
+impl From<Gid> for Ipv6Addr {
+    fn from(gid: Gid) -> Ipv6Addr {
+        Ipv6Addr::from(gid.0)
+    }
+}
+
 impl From<IpAddr> for Gid {
     fn from(address: IpAddr) -> Gid {
         match address {
@@ -93,16 +102,20 @@ impl fmt::Display for Family {
 }
 
 /// Which protocol a GID table entry speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum GidKind {
     /// InfiniBand.
+    #[serde(rename = "IB")]
     Ib,
     /// RoCE version 1: Ethernet frames of their own type, never routed.
+    #[serde(rename = "RoCE v1")]
     RoceV1,
     /// RoCE version 2: UDP port 4791.
+    #[serde(rename = "RoCE v2")]
     RoceV2,
     /// The verbs library is too old to say.
+    #[serde(rename = "unknown", other)]
     Unknown,
 }
 

@@ -58,6 +58,7 @@ mod account;
 mod cq;
 mod deadline;
 mod device;
+pub mod dump;
 mod endpoint;
 mod errno;
 pub mod exchange;
@@ -82,6 +83,7 @@ pub use cq::{
 };
 pub use deadline::Deadline;
 pub use device::{AllocPdError, AsyncEvent, Device, DeviceInfo, OpenError};
+pub use dump::Dump;
 pub use endpoint::{
     DecodeError, Endpoint, LinkLayer, MAX_REGIONS, NoSuchRegion, Peer, RemoteAddr, RemoteRegion,
 };

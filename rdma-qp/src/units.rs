@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use rdma_core_sys::rules;
+use serde::{Deserialize, Serialize};
 
 use crate::rtt::Rtt;
 
@@ -19,7 +20,7 @@ pub struct OutOfRange {
     pub min: u64,
     /// Largest value allowed.
     pub max: u64,
-    /// A further remark; empty, or beginning with a space.
+    /// A further remark, to be put behind the rest; or empty.
     pub note: &'static str,
 }
 
@@ -56,8 +57,23 @@ pub(crate) fn random(bytes: &mut [u8]) -> std::io::Result<()> {
 /// A packet sequence number: 24 bits.
 ///
 /// The verbs core silently masks larger values; here they cannot be made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
 pub struct Psn(u32);
+
+impl TryFrom<u32> for Psn {
+    type Error = OutOfRange;
+
+    fn try_from(value: u32) -> Result<Psn, OutOfRange> {
+        Psn::new(value)
+    }
+}
+
+impl From<Psn> for u32 {
+    fn from(psn: Psn) -> u32 {
+        psn.0
+    }
+}
 
 impl Psn {
     /// Largest PSN.
@@ -139,6 +155,15 @@ impl RnrRetry {
             " (7 means for ever: RnrRetry::FOREVER)",
         )?;
         Ok(RnrRetry(count))
+    }
+
+    /// A number of repetitions from its code: 0..=6 are that many, 7 is [`RnrRetry::FOREVER`].
+    ///
+    /// # Errors
+    /// `code` is above 7.
+    pub fn from_code(code: u8) -> Result<RnrRetry, OutOfRange> {
+        in_range("rnr_retry", code.into(), 7, " (three bits)")?;
+        Ok(RnrRetry(code))
     }
 
     /// The code, 0..=7.
@@ -242,7 +267,8 @@ impl fmt::Display for AckTimeout {
 }
 
 /// The largest payload of one packet on a path. The code that verbs uses and the number of bytes cannot be confused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
 pub enum PathMtu {
     /// 256 bytes.
     Mtu256,
@@ -284,6 +310,28 @@ impl PathMtu {
     /// Its code in `enum ibv_mtu`.
     pub fn code(self) -> u32 {
         self as u32 + 1
+    }
+}
+
+/// The number of bytes.
+impl From<PathMtu> for u32 {
+    fn from(mtu: PathMtu) -> u32 {
+        mtu.bytes()
+    }
+}
+
+/// From a number of bytes.
+impl TryFrom<u32> for PathMtu {
+    type Error = OutOfRange;
+
+    fn try_from(bytes: u32) -> Result<PathMtu, OutOfRange> {
+        PathMtu::from_bytes(bytes).ok_or(OutOfRange {
+            field: "MTU",
+            value: bytes.into(),
+            min: 256,
+            max: 4096,
+            note: ", and a power of two",
+        })
     }
 }
 

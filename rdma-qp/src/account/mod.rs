@@ -4,6 +4,8 @@ mod queue;
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 pub(crate) use queue::{Ending, Queue, Retired};
 
 /// What a request asks for. Of a failed request only the library knows it: the completion does not say.
@@ -80,7 +82,7 @@ impl fmt::Display for Operation {
 /// The books of one queue at one moment.
 ///
 /// `accepted` is always the sum of the other counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Account {
     /// Requests that a post call accepted, signaled or not.

@@ -92,6 +92,9 @@ impl Poller {
             queue: queue.kind,
             outcome: Err(failure),
         };
+        if ending == Ending::Error {
+            note(entry, queue, &done, failure);
+        }
         Some((done, retired))
     }
 
@@ -140,6 +143,14 @@ pub(super) fn success(cq: u32, queue: &Queue, wc: &ibv_wc) -> Completion {
             }),
         }),
     }
+}
+
+/// Keeps a failure for the dump of its QP.
+#[cold]
+fn note(entry: &Entry, queue: &Queue, done: &Completion, failure: Failure) {
+    let known = Some((&*entry.info, queue.account()));
+    let report = FailureReport::new(done, failure, known);
+    entry.info.failed((&report).into());
 }
 
 /// The failure of a request, tied to the one that it comes from.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rdma_core_sys::ibv_qp_cap;
 
-use super::{PathInfo, Qp, QpInfo, Transport};
+use super::{Qp, QpInfo, Transport};
 use crate::cq::{Cq, PollError};
 use crate::errno::Errno;
 use crate::pd::{Access, Pd};
@@ -201,11 +201,7 @@ impl<'a, T: Transport> QpBuilder<'a, T> {
             recv_header: T::RECV_HEADER,
         };
         let handle = QpHandle::create(&parts).map_err(|reason| self.not_made(reason))?;
-        let info = Arc::new(QpInfo {
-            device: self.pd.device().to_owned(),
-            qp_num: handle.number(),
-            path: PathInfo::default().into(),
-        });
+        let info = Arc::new(QpInfo::new(self.pd.device(), handle.number()));
         self.send_cq.enter(&handle.send, &info, self.pd.handle());
         self.recv_cq.enter(&handle.recv, &info, self.pd.handle());
         tracing::debug!(device = %info.device, qp = info.qp_num, transport = %T::RULES, "QP created");

@@ -4,7 +4,8 @@ use rdma_core_sys::{IBV_QPS_INIT, IBV_QPS_RESET, ibv_device_attr, ibv_port_state
 
 use super::modify::{self, Moves};
 use super::transition::{Global, HOP_LIMIT};
-use super::{ModifyError, Path, Qp, QueryQpError, Rc, ToInit, ToRtr, ToRts};
+use super::{Connects, ModifyError, Path, Qp, QueryQpError, ToInit, ToRtr, ToRts};
+use crate::dump::Ends;
 use crate::endpoint::{Endpoint, LinkLayer, Peer};
 use crate::exchange::{Exchange, ExchangeError};
 use crate::gid::GidEntry;
@@ -179,6 +180,19 @@ pub(crate) struct Description {
     there: Option<Endpoint>,
 }
 
+impl Description {
+    pub(super) fn port(&self) -> u8 {
+        self.here.port
+    }
+
+    pub(super) fn ends(&self) -> Ends {
+        Ends {
+            here: self.here.clone(),
+            there: self.there.clone(),
+        }
+    }
+}
+
 /// What the peer was told, until it is used up.
 pub(crate) type Told = Option<Description>;
 
@@ -320,7 +334,7 @@ pub(crate) trait Connecting: Moves {
     }
 }
 
-impl Connecting for Qp<Rc> {
+impl<T: Connects> Connecting for Qp<T> {
     fn told(&mut self) -> &mut Told {
         &mut self.told
     }
@@ -335,7 +349,7 @@ impl Connecting for Qp<Rc> {
     }
 }
 
-impl Qp<Rc> {
+impl<T: Connects> Qp<T> {
     /// Describes this end for the peer, reached by the GID `gid`, with a new random PSN. Tell the peer with
     /// [`Exchange::swap`](crate::exchange::Exchange::swap); then [`Qp::connect`] uses the same values. One description is
     /// good for one connection.

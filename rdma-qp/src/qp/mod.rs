@@ -2,6 +2,7 @@
 
 mod builder;
 mod connect;
+mod inspect;
 mod modify;
 mod post;
 mod qp_ref;
@@ -29,6 +30,7 @@ pub use transition::{
 pub(crate) use modify::Handle;
 
 use crate::account::Account;
+use crate::dump::LastError;
 use crate::endpoint::Endpoint;
 use crate::errno::Errno;
 use crate::gid::{Gid, GidEntry};
@@ -96,6 +98,7 @@ pub(crate) struct QpInfo {
     pub(crate) device: String,
     pub(crate) qp_num: u32,
     path: Mutex<PathInfo>,
+    last_error: Mutex<Option<LastError>>,
 }
 
 /// What the last successful modifies set up.
@@ -122,12 +125,23 @@ impl QpInfo {
             device: device.to_owned(),
             qp_num,
             path: Mutex::default(),
+            last_error: Mutex::default(),
         }
     }
 
     pub(crate) fn path(&self) -> MutexGuard<'_, PathInfo> {
         // Plain values: whoever panicked left them whole.
         self.path.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes an error, for the dump.
+    pub(crate) fn failed(&self, error: LastError) {
+        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+
+    /// The last error that was noted.
+    pub(crate) fn last_error(&self) -> Option<LastError> {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Device, port and number, as in `soft0/1 QP 0x4f`.

@@ -7,6 +7,7 @@ use rdma_core_sys::rules;
 use rdma_core_sys::*;
 
 use super::connect::{Connecting, Told};
+use super::inspect;
 use super::modify::{self, Control, Moves};
 use super::sqd;
 use super::{
@@ -14,12 +15,15 @@ use super::{
     PathOptions, QpInfo, QpSnapshot, QueryQpError, Transition,
 };
 use crate::deadline::Deadline;
+use crate::dump::Dump;
 use crate::endpoint::{Endpoint, Peer};
 use crate::exchange::Exchange;
 use crate::gid::GidEntry;
+use crate::lint::{self, Finding};
 use crate::pd::Access;
 use crate::port::{BadPort, GidError, Port};
 use crate::raw::foreign::ForeignQp;
+use crate::rtt::Rtt;
 use crate::units::Timing;
 
 /// A Queue Pair that the program owns, as `BorrowedFd` is to a file descriptor: it is asked, checked, modified and connected
@@ -119,6 +123,17 @@ impl<'a> QpRef<'a> {
     /// The library refused.
     pub fn query(&self) -> Result<QpSnapshot, QueryQpError> {
         modify::snapshot(&self.handle, &self.info, self.transport)
+    }
+
+    /// All that is known of this end, as [`Qp::dump`](super::Qp::dump); without books, and without what its queues hold.
+    pub fn dump(&self) -> Dump {
+        let told = self.told.as_ref();
+        inspect::take(&self.handle, &self.device, &self.info, self.transport, told)
+    }
+
+    /// The settings that are legal and do harm, as [`Qp::lint`](super::Qp::lint).
+    pub fn lint(&self, rtt: Option<Rtt>) -> Vec<Finding> {
+        lint::check(&self.dump().settings(rtt))
     }
 
     /// Looks at a modify as [`Qp::check`](super::Qp::check) does, and does not make it.

@@ -340,6 +340,7 @@ impl Control<'_> {
     #[cold]
     fn refuse(&self, report: ModifyReport) -> ModifyError {
         let error = ModifyError(Box::new(report));
+        self.info.failed((&error).into());
         tracing::warn!(
             qp = %self.info.name(), from = ?error.from, to = %error.to, mask = %Bits(error.mask),
             errno = error.errno().raw_os_error(), called = !error.refused_before_call(), "{error}"
