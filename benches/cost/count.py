@@ -110,7 +110,9 @@ def locked(binary, functions):
         elif current in functions and re.search(r"\t\s*lock\b", row):
             found.append(f"{current}: {row.strip()}")
     for missing in sorted(functions - seen):
-        found.append(f"{missing}: not found in the disassembly")
+        # The C library's copying of bytes is the only thing outside that a loop may call.
+        if not re.match(r"_*mem(cpy|move|set|cmp)", missing):
+            found.append(f"{missing}: not found in the disassembly")
     return found
 
 

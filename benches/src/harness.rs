@@ -36,10 +36,10 @@ enum Command {
     /// of one request and of its ratio to the first loop in the same pass, and the allocations that one request took.
     Time {
         /// Passes.
-        #[arg(long, default_value_t = 15)]
+        #[arg(long, default_value_t = 101)]
         passes: usize,
         /// Requests in each pass of each loop, a multiple of 512.
-        #[arg(long, default_value_t = 1 << 20)]
+        #[arg(long, default_value_t = 1 << 16)]
         n: u64,
     },
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::rc::Rc as Shared;
 
 use rdma_core_sys::{ibv_cq, ibv_qp};
-use rdma_qp::{Access, Cq, Device, Memory, Mr, Qp, Rc};
+use rdma_qp::{Access, Cq, Device, Doorbell, Memory, Mr, Qp, Rc};
 
 use crate::harness::Way;
 use crate::provider;
@@ -45,22 +45,24 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Makes them.
+    /// Makes them, with QPs that hand over every `sends` sends.
     ///
     /// # Errors
     /// The safe layer refused.
-    pub fn new() -> Result<Shared<RefCell<Objects>>, Box<dyn Error>> {
+    pub fn new(sends: Doorbell) -> Result<Shared<RefCell<Objects>>, Box<dyn Error>> {
         let device = Device::open(&provider::verbs(), "fake0")?;
         let (pd, cq) = (device.alloc_pd()?, device.create_cq(2048)?);
         let mr = pd.register(Memory::zeroed(8192), Access::LOCAL_WRITE)?;
-        let qps: Vec<_> = (0..QPS)
-            .map(|_| {
-                pd.rc(&cq)
-                    .send_depth(2 * LIST as u32)
-                    .recv_depth(1)
-                    .create()
-            })
-            .collect::<Result<_, _>>()?;
+        let mut qps = Vec::new();
+        for _ in 0..QPS {
+            let mut qp = pd
+                .rc(&cq)
+                .send_depth(2 * LIST as u32)
+                .recv_depth(1)
+                .create()?;
+            qp.set_doorbell(sends, Doorbell::Each)?;
+            qps.push(qp);
+        }
         let qps = qps.try_into().map_err(|_| "not all QPs")?;
         Ok(Shared::new(RefCell::new(Objects { qps, mr, cq })))
     }

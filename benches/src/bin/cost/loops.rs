@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
-use rdma_benches::objects::{QPS, place};
+use rdma_benches::objects::{LIST, QPS, place};
 use rdma_core_sys::*;
 use rdma_qp::{Cq, Mr, Qp, Rc};
 
@@ -74,6 +74,39 @@ pub fn loop_safe(qps: &mut [Qp<Rc>; QPS], cq: &Cq, mr: &Mr, n: u64) -> Result<()
         };
         if done.outcome.is_err() || done.ticket != ticket {
             return Err("another request, or a failed one".into());
+        }
+    }
+    Ok(())
+}
+
+/// The safe level in lists of [`LIST`], which the doorbell of the QPs hands over (`Doorbell::Every`): the completions come in the order of the posts, and each
+/// is compared with the id of its request.
+///
+/// # Errors
+/// As for [`loop_safe`].
+#[inline(never)]
+pub fn loop_safe_lists(
+    qps: &mut [Qp<Rc>; QPS],
+    cq: &Cq,
+    mr: &Mr,
+    n: u64,
+) -> Result<(), Box<dyn Error>> {
+    let mut posted = [0; LIST];
+    for first in (0..n).step_by(LIST) {
+        let qp = &mut qps[first as usize / LIST % QPS];
+        for (i, id) in (first..).zip(&mut posted) {
+            let (offset, len) = place(i);
+            *id = qp.send(mr.slice(offset, len)?)?.wr_id();
+        }
+        for id in posted {
+            let done = loop {
+                if let Some(done) = cq.poll()? {
+                    break done;
+                }
+            };
+            if done.outcome.is_err() || done.ticket.wr_id() != id {
+                return Err("another request, or a failed one".into());
+            }
         }
     }
     Ok(())
