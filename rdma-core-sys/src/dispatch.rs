@@ -5,9 +5,10 @@
 //! place where devices of libibverbs are known to hold nothing like it, and [`table_of`] reads it:
 //!
 //! - a device in `ibv_device::_ops`, which `verbs.h` calls obsolete and never used: two null pointers in libibverbs' devices;
-//! - a context behind `verbs_context::priv`, which in libibverbs is the head of a `struct verbs_ex_private`. That begins with a bitmap of
-//!   the provider's operations, one bit each. There are about a hundred (rdma-core v33 to v65), so the last eight bits of the
-//!   first sixteen bytes are zero there, and they are not in the mark;
+//! - a context behind `verbs_context::priv`, which in libibverbs is the head of a `struct verbs_ex_private`. From rdma-core v20 on that
+//!   begins with a bitmap of the provider's operations, one bit each, in sixteen bytes. There are fewer operations than bits, and
+//!   the bits beyond them are all 0 or all 1 (`MOST_OPERATIONS`), which those of the mark are not. A context of an older
+//!   libibverbs is known by its size, and nothing behind it is looked at;
 //! - every other object through its context, which is its first field.
 //!
 //! The mark holds a function that finds functions by name, and no table: so copies that were built apart, with tables of different
@@ -38,9 +39,20 @@ pub struct Mark {
     magic: usize,
 }
 
-/// Its last byte is not zero, which tells a mark from an operations bitmap; and no function can have this address.
+/// No function can have this address, and no operations bitmap this second word.
 const MAGIC: usize = usize::from_be_bytes(*b"rdmasoft");
-const _: () = assert!(MAGIC >> (usize::BITS - 8) != 0);
+
+/// The most operations that libibverbs can have before a bitmap of them could be taken for a mark.
+///
+/// It has 65 in rdma-core v20, 72 in v33, 83 in v64 and 93 in what becomes v65 (`struct verbs_context_ops` in `libibverbs/driver.h`
+/// at commit 691953d8d502). The bits beyond are all 0, or all 1 once `bitmap_fill` (`util/bitmap.h`) has filled whole words for
+/// a kernel that knows no ioctl (`libibverbs/cmd_fallback.c`).
+const MOST_OPERATIONS: u32 = 126;
+const _: () = {
+    let first = MOST_OPERATIONS - usize::BITS;
+    let (beyond, ones) = (MAGIC >> first, usize::MAX >> first);
+    assert!(beyond != 0 && beyond != ones);
+};
 
 impl Mark {
     /// The mark of a device whose functions `find` finds.
@@ -99,12 +111,13 @@ unsafe impl Object for ibv_context {
     unsafe fn mark(this: *mut Self) -> Option<Mark> {
         const PRIV: usize = offset_of!(verbs_context, context) - offset_of!(verbs_context, priv_);
         const SZ: usize = offset_of!(verbs_context, context) - offset_of!(verbs_context, sz);
-        const KNOWN: usize = size_of::<verbs_context>() - offset_of!(verbs_context, priv_);
+        /// The size that extended contexts have had since rdma-core v20, where `alloc_null_mr` was new.
+        const V20: usize = size_of::<verbs_context>() - offset_of!(verbs_context, alloc_null_mr);
         // SAFETY: a live context by the caller's promise. `abi_compat` says that it is the tail of an extended one, which has its
-        // size at the same distance in every version; a size that reaches to `priv` says that this is there too.
+        // size at the same distance in every version; a size that goes beyond `priv` says that this is there too.
         let private = unsafe {
             if (*this).abi_compat as usize != VERBS_ABI_IS_EXTENDED
-                || *this.byte_sub(SZ).cast::<usize>() < KNOWN
+                || *this.byte_sub(SZ).cast::<usize>() < V20
             {
                 return None;
             }
@@ -113,8 +126,9 @@ unsafe impl Object for ibv_context {
         if private.is_null() {
             return None;
         }
-        // SAFETY: behind `priv` is a mark, or libibverbs' `struct verbs_ex_private`, which is longer than one and not less aligned;
-        // both live as long as the context. The second word is read alone, as the integer that it is in both.
+        // SAFETY: behind `priv` is a mark, or the `struct verbs_ex_private` of a libibverbs of rdma-core v20 or later, by the size: its
+        // bitmap alone is as long as a mark and as aligned. Both live as long as the context. The second word is read alone, as
+        // the integer that it is in both.
         let magic = unsafe { (&raw const (*private).magic).read() };
         // SAFETY: no operations bitmap has this value (see the module), so it is a mark, made by `Mark::new`.
         (magic == MAGIC).then(|| unsafe { *private })
@@ -155,7 +169,7 @@ in_a_context!(
 /// The table that serves `object`; `None` for null and for an object of libibverbs.
 ///
 /// # Safety
-/// `object` is null or points to a live object of its type, of libibverbs (v17 or later) or of a device that carries a [`Mark`].
+/// `object` is null or points to a live object of its type, of libibverbs or of a device that carries a [`Mark`].
 #[must_use]
 pub unsafe fn table_of<T: Object>(object: *mut T) -> Option<&'static Verbs> {
     if object.is_null() || !object.is_aligned() {

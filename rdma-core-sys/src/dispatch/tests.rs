@@ -85,12 +85,15 @@ fn what_libibverbs_makes_is_not_taken_for_marked() {
     // SAFETY: a live device.
     assert!(unsafe { table_of(&raw mut device) }.is_none());
 
-    // Any provider, up to 120 operations; the mark's own bits, as far as operations can have them.
-    let within = (1 << (120 - usize::BITS)) - 1;
+    // Any provider with up to so many operations; the mark's own bits, as far as operations can have them.
+    let within = (1 << (MOST_OPERATIONS - usize::BITS)) - 1;
+    let find = find_a as *mut c_void as usize;
     for unsupported in [
         [0, 0],
         [usize::MAX, within],
-        [find_a as *mut c_void as usize, MAGIC & within],
+        [find, MAGIC & within],
+        [find, MAGIC | !within],
+        [usize::MAX, usize::MAX],
     ] {
         let private = RealPrivate {
             unsupported,
@@ -105,9 +108,19 @@ fn what_libibverbs_makes_is_not_taken_for_marked() {
     let mut plain = extended(A.context_priv());
     plain.context.abi_compat = null_mut();
     assert!(of_context(&mut plain).is_none());
-    let mut short = extended(A.context_priv());
-    short.sz -= offset_of!(verbs_context, query_device_ex);
-    assert!(of_context(&mut short).is_none());
+    for since in [
+        // rdma-core v19: its private part may be shorter than a mark.
+        offset_of!(verbs_context, read_counters),
+        offset_of!(verbs_context, query_device_ex),
+    ] {
+        let mut short = extended(A.context_priv());
+        short.sz -= since;
+        assert!(of_context(&mut short).is_none());
+    }
+    // rdma-core v20.
+    let mut enough = extended(A.context_priv());
+    enough.sz -= offset_of!(verbs_context, alloc_null_mr);
+    assert!(of_context(&mut enough).is_some());
 
     let mut pd = ibv_pd::zeroed();
     // SAFETY: a live PD without a context, and null.
