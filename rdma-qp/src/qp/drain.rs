@@ -1,0 +1,396 @@
+//! Emptying the queues of a QP, so that nothing of it is under way and everything has its outcome.
+
+use std::fmt;
+
+use rdma_core_sys::rules;
+use rdma_core_sys::*;
+
+use super::modify::{Moves, state};
+use super::sqd::pause;
+use super::transition::ToErr;
+use super::{ModifyError, PostError, Qp, QueryQpError, Transport};
+use crate::account::{Account, Operation};
+use crate::cq::{Completion, Cq, PollError, Root};
+use crate::deadline::Deadline;
+use crate::raw::qp::NotPosted;
+use crate::wr_id::QueueKind;
+
+/// How the requests of one queue ended while it was drained, unsignaled ones included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DrainedQueue {
+    /// Ended well.
+    pub succeeded: u64,
+    /// Ended with an error of their own.
+    pub failed: u64,
+    /// Flushed: not executed, or not known to be, because the QP was in the error state.
+    pub flushed: u64,
+    /// Still without an outcome.
+    pub pending: u64,
+    /// The failure that the flushes come from, if one did: it may have been taken from the CQ before.
+    pub root: Option<Root>,
+}
+
+/// What a drain found.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Drained {
+    /// Transport of the QP.
+    pub transport: rules::Transport,
+    /// Its completions that the application had not taken, in the order in which they came. They are the application's
+    /// now: the CQ does not hand them out again.
+    pub completions: Vec<Completion>,
+    /// The send queue.
+    pub send: DrainedQueue,
+    /// The receive queue. An SRQ is none: receives that its QPs have not taken stay in it.
+    pub recv: DrainedQueue,
+}
+
+/// What the peer made of a request, as far as it can be known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fate {
+    /// It was executed.
+    Done,
+    /// It was not executed. Part of the data of a longer RDMA WRITE may be at the peer all the same.
+    NotDone,
+    /// It may have been executed or not.
+    Unknown,
+}
+
+/// A drain did not come to its end.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct DrainError {
+    /// What was drained until then. Its completions are not handed out again.
+    pub drained: Box<Drained>,
+    /// Why it ended.
+    pub reason: DrainProblem,
+}
+
+/// Why a drain ended early.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DrainProblem {
+    /// A CQ of the QP was not given.
+    #[error("the {queue} reports to a CQ that was not given: give all CQs of the QP")]
+    OtherCq {
+        /// The queue.
+        queue: QueueKind,
+    },
+    /// The QP could not be moved to ERR.
+    #[error(transparent)]
+    Modify(#[from] ModifyError),
+    /// The QP could not be queried.
+    #[error(transparent)]
+    Query(#[from] QueryQpError),
+    /// The device refused requests that waited for the doorbell, or the one that marks the end of the send queue.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// A CQ does not work any more.
+    #[error(transparent)]
+    Poll(#[from] PollError),
+    /// Requests are without outcome, and the deadline has passed.
+    #[error(
+        "the deadline has passed, and {send} requests of the SQ and {recv} of the RQ have no outcome"
+    )]
+    TimedOut {
+        /// Missing in the send queue.
+        send: u64,
+        /// Missing in the receive queue.
+        recv: u64,
+    },
+    /// The last requests of the send queue are unsignaled: nothing will tell that they are done.
+    #[error(
+        "the last {count} sends are unsignaled, so nothing tells when they are done: post a signaled one behind them"
+    )]
+    Silent {
+        /// How many.
+        count: u64,
+    },
+}
+
+impl fmt::Display for DrainError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the QP is not drained: {}", self.reason)
+    }
+}
+
+impl std::error::Error for DrainError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.reason)
+    }
+}
+
+impl Drained {
+    /// What the peer made of a request, by its completion.
+    ///
+    /// On RC a success is acknowledged, so the request was executed. One that the peer refused was not, nor was any behind it:
+    /// a responder executes in order. But where no answer came (`IBV_WC_RETRY_EXC_ERR`), or where a QP was moved to ERR
+    /// with requests under way, they may have been executed and the acknowledgement lost: the fate of that request and
+    /// of those flushed behind it is unknown. On UC and UD nothing is acknowledged, so a success says that the message left.
+    pub fn fate(&self, done: &Completion) -> Fate {
+        fate(self.transport, done)
+    }
+
+    /// The sends among the completions that met this fate.
+    pub fn sends(&self, fate: Fate) -> impl Iterator<Item = &Completion> {
+        self.completions
+            .iter()
+            .filter(move |done| done.queue == QueueKind::Send && self.fate(done) == fate)
+    }
+}
+
+fn fate(transport: rules::Transport, done: &Completion) -> Fate {
+    let failure = match done.outcome {
+        Ok(_) if done.queue != QueueKind::Send => return Fate::Done,
+        Ok(success) => {
+            let here = matches!(
+                success.operation,
+                Operation::LocalInv | Operation::BindWindow
+            );
+            let acknowledged = matches!(
+                transport,
+                rules::Transport::Rc | rules::Transport::XrcIni | rules::Transport::XrcTgt
+            );
+            return if here || acknowledged {
+                Fate::Done
+            } else {
+                Fate::Unknown
+            };
+        }
+        Err(failure) => failure,
+    };
+    if done.queue != QueueKind::Send {
+        return Fate::NotDone;
+    }
+    let (status, operation) = match failure.root {
+        Some(root) => (root.status, root.operation),
+        None => (failure.status, failure.operation),
+    };
+    match status {
+        // The peer said so, and takes nothing behind it.
+        IBV_WC_REM_INV_REQ_ERR
+        | IBV_WC_REM_ACCESS_ERR
+        | IBV_WC_REM_OP_ERR
+        | IBV_WC_RNR_RETRY_EXC_ERR => Fate::NotDone,
+        // Found before it left. What brings data back left before, and what is behind it may have left too.
+        IBV_WC_LOC_LEN_ERR | IBV_WC_LOC_QP_OP_ERR | IBV_WC_LOC_PROT_ERR | IBV_WC_MW_BIND_ERR
+            if !matches!(
+                operation,
+                Operation::Read | Operation::CompareSwap | Operation::FetchAdd
+            ) =>
+        {
+            Fate::NotDone
+        }
+        _ => Fate::Unknown,
+    }
+}
+
+/// The books of both queues: sends, and receives.
+type Books = (Account, Account);
+
+impl<T: Transport> Qp<T> {
+    /// Empties both queues: moves the QP to ERR, unless it is there, and takes its completions from its CQs until every
+    /// request has its outcome. `cqs` are the CQs of its queues: one, or two. Completions of other QPs stay in them.
+    ///
+    /// To be sure of unsignaled requests at the end of the send queue, a signaled request without data is posted behind
+    /// them. Its completion is not reported; the books have it.
+    ///
+    /// A QP in RESET has nothing to drain. One with an SRQ may have taken a receive from it that is not done yet: wait
+    /// for its event `IBV_EVENT_QP_LAST_WQE_REACHED` before.
+    ///
+    /// # Errors
+    /// Requests are without outcome at `deadline`, the QP could not be moved, or a CQ does not work. What was taken from the
+    /// CQs by then is in the error.
+    ///
+    /// ```
+    /// # use rdma_qp::{Access, Device, Memory, ToInit};
+    /// # use std::time::Duration;
+    /// # let device = Device::open_index(rdma_soft::verbs(), 0)?;
+    /// # let (pd, cq) = (device.alloc_pd()?, device.create_cq(64)?);
+    /// # let mut qp = pd.rc(&cq).create()?;
+    /// # let mr = pd.register(Memory::zeroed(64), Access::LOCAL_WRITE)?;
+    /// # qp.to(ToInit { port: 1, pkey_index: 0, access: Access::empty() })?;
+    /// let receive = qp.recv(mr.all())?;
+    /// let drained = qp.drain(&[&cq], Duration::from_secs(5))?;
+    /// assert_eq!((drained.recv.flushed, drained.completions[0].ticket), (1, receive));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn drain(
+        &mut self,
+        cqs: &[&Cq],
+        deadline: impl Into<Deadline>,
+    ) -> Result<Drained, DrainError> {
+        self.empty(cqs, deadline.into(), true)
+    }
+
+    /// Waits until every send that was posted has its outcome, without moving the QP. Receives stay; those that complete
+    /// meanwhile are among the completions.
+    ///
+    /// # Errors
+    /// As [`Qp::drain`]; also when the last sends are unsignaled.
+    pub fn finish_sends(
+        &mut self,
+        cqs: &[&Cq],
+        deadline: impl Into<Deadline>,
+    ) -> Result<Drained, DrainError> {
+        self.empty(cqs, deadline.into(), false)
+    }
+
+    fn books(&self) -> Books {
+        (self.send_account(), self.recv_account())
+    }
+
+    fn empty(
+        &mut self,
+        cqs: &[&Cq],
+        deadline: Deadline,
+        flush: bool,
+    ) -> Result<Drained, DrainError> {
+        let before = self.books();
+        let mut drained = Drained {
+            transport: T::RULES,
+            completions: Vec::new(),
+            send: DrainedQueue::default(),
+            recv: DrainedQueue::default(),
+        };
+        let mut marker = Marker::Later;
+        let result = self.take_all(cqs, deadline, flush, &mut marker, &mut drained.completions);
+        drained.send = ended(&before.0, &self.send_account(), QueueKind::Send, &drained);
+        drained.send.flushed -= u64::from(matches!(marker, Marker::Seen));
+        drained.recv = ended(&before.1, &self.recv_account(), QueueKind::Recv, &drained);
+        match result {
+            Ok(()) => Ok(drained),
+            Err(reason) => Err(DrainError {
+                drained: Box::new(drained),
+                reason,
+            }),
+        }
+    }
+
+    /// Takes completions until there is nothing to wait for.
+    fn take_all(
+        &mut self,
+        cqs: &[&Cq],
+        deadline: Deadline,
+        flush: bool,
+        marker: &mut Marker,
+        taken: &mut Vec<Completion>,
+    ) -> Result<(), DrainProblem> {
+        for (queue, id) in [(QueueKind::Send, self.cqs.0), (QueueKind::Recv, self.cqs.1)] {
+            if !cqs.iter().any(|cq| cq.id() == id) {
+                return Err(DrainProblem::OtherCq { queue });
+            }
+        }
+        let mut idle = false;
+        if flush {
+            match state(&self.handle, &self.info)? {
+                IBV_QPS_RESET => idle = true,
+                IBV_QPS_ERR => {}
+                _ => {
+                    self.make(&ToErr)?;
+                }
+            }
+        }
+        self.ring()?;
+        let mut turn = 0;
+        loop {
+            if flush && !idle {
+                *marker = self.mark_end(*marker)?;
+            }
+            let before = taken.len();
+            for cq in cqs {
+                cq.take_of(self.qp_num(), taken)?;
+            }
+            if let Marker::Posted(wr_id) = *marker
+                && let Some(at) = taken.iter().position(|done| done.ticket.wr_id() == wr_id)
+            {
+                taken.remove(at);
+                *marker = Marker::Seen;
+            }
+            let (send, recv) = self.books();
+            if send.pending == 0 && (!flush || recv.pending == 0) {
+                return Ok(());
+            }
+            let silent = self.silent_tail();
+            if !flush && silent == send.pending {
+                return Err(DrainProblem::Silent { count: silent });
+            }
+            if taken.len() != before {
+                turn = 0;
+            } else if deadline.passed() {
+                let marked = u64::from(matches!(marker, Marker::Posted(_)));
+                return Err(DrainProblem::TimedOut {
+                    send: send.pending - marked,
+                    recv: recv.pending,
+                });
+            } else {
+                pause(turn);
+                turn += 1;
+            }
+        }
+    }
+
+    /// Posts the marker if unsignaled requests are the last of the send queue, and there is room.
+    fn mark_end(&mut self, marker: Marker) -> Result<Marker, DrainProblem> {
+        if !matches!(marker, Marker::Later) || self.silent_tail() == 0 {
+            return Ok(marker);
+        }
+        // A datagram needs an address handle even if it is flushed.
+        if T::RULES == rules::Transport::Ud {
+            return Ok(marker);
+        }
+        let posted = self
+            .handle
+            .post_send(Operation::Send, std::iter::empty(), |request| {
+                request.opcode = IBV_WR_SEND;
+                request.send_flags = IBV_SEND_SIGNALED.bits();
+            });
+        match posted {
+            Ok(wr_id) => {
+                self.ring()?;
+                Ok(Marker::Posted(wr_id))
+            }
+            Err(NotPosted::Full) => Ok(Marker::Later),
+            Err(reason) => Err(self.not_posted(QueueKind::Send, reason).into()),
+        }
+    }
+}
+
+/// The request behind unsignaled ones.
+#[derive(Clone, Copy)]
+enum Marker {
+    /// Not posted so far, or not needed.
+    Later,
+    /// Posted with this `wr_id`.
+    Posted(u64),
+    /// Its completion was taken.
+    Seen,
+}
+
+/// What ended between two looks at the books.
+fn ended(before: &Account, after: &Account, queue: QueueKind, drained: &Drained) -> DrainedQueue {
+    let of_queue = drained
+        .completions
+        .iter()
+        .filter(|done| done.queue == queue);
+    let root = of_queue
+        .filter_map(|done| {
+            let failure = done.outcome.err()?;
+            let own = Root {
+                ticket: done.ticket,
+                status: failure.status,
+                vendor_err: failure.vendor_err,
+                operation: failure.operation,
+            };
+            failure.root.or((!failure.is_flush()).then_some(own))
+        })
+        .next();
+    DrainedQueue {
+        succeeded: after.succeeded - before.succeeded,
+        failed: after.failed - before.failed,
+        flushed: after.flushed - before.flushed,
+        pending: after.pending,
+        root,
+    }
+}
