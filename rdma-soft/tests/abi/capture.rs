@@ -13,10 +13,15 @@ pub struct Frame {
 
 /// All frames of a capture, in their order.
 pub fn frames(file: &[u8]) -> Vec<Frame> {
+    packets(file).into_iter().map(frame).collect()
+}
+
+/// All frames of a capture as they are, from the IPv4 header on, in their order.
+pub fn packets(file: &[u8]) -> Vec<&[u8]> {
     const PACKET_BLOCK: u32 = 6;
     const DATA: usize = 28;
     let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().expect("4 bytes"));
-    let mut frames = Vec::new();
+    let mut packets = Vec::new();
     let mut at = 0;
     while at < file.len() {
         let (kind, len) = (word(at), word(at + 4) as usize);
@@ -26,11 +31,11 @@ pub fn frames(file: &[u8]) -> Vec<Frame> {
         );
         if kind == PACKET_BLOCK {
             let captured = word(at + 20) as usize;
-            frames.push(frame(&file[at + DATA..at + DATA + captured]));
+            packets.push(&file[at + DATA..at + DATA + captured]);
         }
         at += len;
     }
-    frames
+    packets
 }
 
 fn frame(packet: &[u8]) -> Frame {

@@ -1,0 +1,22 @@
+//! Troubles that others had with RDMA, and what this library does about each: one file per trouble.
+//!
+//! What a diagnosing command is to say about them stands in `pending`, until there is one.
+
+#[path = "../../../rdma-soft/tests/abi/capture.rs"]
+#[allow(dead_code, reason = "the device's own tests use the rest")]
+mod capture;
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../fake/mod.rs"]
+mod fake;
+mod pending;
+
+mod empty_gid_slots;
+mod hop_limit_one;
+mod keys_in_the_wrong_byte_order;
+mod lid_addressing_on_ethernet;
+mod link_local_gid_goes_nowhere;
+mod old_query_port;
+mod read_depth_of_the_peer;
+mod rocev1_entry_first;
+mod source_index_forgotten;
