@@ -103,10 +103,9 @@ fn a_drain_that_takes_too_long_says_how_to_go_on() {
     let first = a.qp.send(a.mr.slice(0, 8).unwrap()).unwrap();
     // Not before it has begun: what has not is no reason to wait.
     assert!(a.cq.wait(&first, Duration::from_millis(50)).is_err());
-    let error = a
-        .qp
-        .drain_and_modify(&timeout(15), Duration::from_millis(30))
-        .unwrap_err();
+    let error =
+        a.qp.drain_and_modify(&timeout(15), Duration::from_millis(30))
+            .unwrap_err();
     assert!(matches!(error, ChangeError::TimedOut { .. }), "{error}");
     assert_eq!(a.qp.state().unwrap(), IBV_QPS_SQD);
     let second = a.qp.send(a.mr.slice(0, 8).unwrap()).unwrap();
@@ -132,10 +131,9 @@ fn a_send_that_fails_while_draining_is_told() {
     let device = device(Profile::default());
     let ((mut a, of_b), (b, _)) = pair(&device, 4096);
     drop(b);
-    let ticket = a
-        .qp
-        .write(a.mr.slice(0, 8).unwrap(), of_b.region(0).unwrap().at(0))
-        .unwrap();
+    let ticket =
+        a.qp.write(a.mr.slice(0, 8).unwrap(), of_b.region(0).unwrap().at(0))
+            .unwrap();
     assert!(a.cq.wait(&ticket, Duration::from_millis(20)).is_err());
     let error = a.qp.drain_and_modify(&timeout(15), LIMIT).unwrap_err();
     assert!(
@@ -272,10 +270,9 @@ fn success_of_the_move_is_not_taken_for_drained() {
 fn the_event_says_that_the_queue_is_drained() {
     let device = device(Profile::default());
     let ((mut a, of_b), (b, of_a)) = pair(&device, 4096);
-    let ticket = a
-        .qp
-        .write(a.mr.slice(0, 4096).unwrap(), of_b.region(0).unwrap().at(0))
-        .unwrap();
+    let ticket =
+        a.qp.write(a.mr.slice(0, 4096).unwrap(), of_b.region(0).unwrap().at(0))
+            .unwrap();
     a.qp.to(ToSqd { notify: true }).unwrap();
     let event = device.next_event(LIMIT).unwrap().expect("an event");
     assert_eq!(event.kind(), IBV_EVENT_SQ_DRAINED);
@@ -301,10 +298,9 @@ fn the_event_says_that_the_queue_is_drained() {
     let attr = a.qp.query().unwrap().attr;
     assert_eq!((attr.ah_attr.sl, attr.ah_attr.grh.hop_limit), (3, 7));
     a.cq.wait(&ticket, LIMIT).unwrap();
-    let again = a
-        .qp
-        .write(a.mr.slice(0, 8).unwrap(), of_b.region(0).unwrap().at(0))
-        .unwrap();
+    let again =
+        a.qp.write(a.mr.slice(0, 8).unwrap(), of_b.region(0).unwrap().at(0))
+            .unwrap();
     a.cq.wait(&again, LIMIT).unwrap();
     drop((b, of_a));
 }

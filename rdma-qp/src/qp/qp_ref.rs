@@ -1,10 +1,14 @@
 //! A QP that the program owns, brought through its states with the checks and reports of this library.
 
+mod drain;
+
 use std::fmt;
 use std::marker::PhantomData;
 
 use rdma_core_sys::rules;
 use rdma_core_sys::*;
+
+pub use drain::{RefDrainError, RefDrained};
 
 use super::connect::{Connecting, Told};
 use super::inspect;
@@ -38,6 +42,8 @@ pub struct QpRef<'a> {
     transport: rules::Transport,
     access: Access,
     told: Told,
+    /// What [`QpRef::drain`] waits for.
+    marks: Vec<drain::Mark>,
     life: PhantomData<&'a ibv_qp>,
 }
 
@@ -58,6 +64,7 @@ impl<'a> QpRef<'a> {
             transport,
             access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
             told: None,
+            marks: Vec::new(),
             life,
         }
     }

@@ -1,32 +1,132 @@
 //! Queue Pairs that the program owns.
 
+use std::ffi::c_int;
 use std::marker::PhantomData;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use rdma_core_sys::*;
 
 use super::context::ContextHandle;
-use super::status;
+use super::{errno_of, pointer, status};
 use crate::errno::Errno;
 use crate::qp::{Handle, QpRef};
+use crate::wr_id::QueueKind;
 
 /// A Queue Pair that the program owns: its pointer, and the context that it is of.
 pub(crate) struct ForeignQp {
     /// Not closed when it is dropped: it is the program's too.
     context: Arc<ContextHandle>,
     ptr: NonNull<ibv_qp>,
+    /// The address handle of a datagram that this library posted; verbs wants it to live as long as the request.
+    address: Option<NonNull<ibv_ah>>,
 }
 
 // SAFETY: an ibv_qp and all calls on it may be used from any thread.
 unsafe impl Send for ForeignQp {}
-// SAFETY: through `&ForeignQp` only queries are possible, which the library serialises.
+// SAFETY: through `&ForeignQp` only queries and polls are possible, which the library serialises.
 unsafe impl Sync for ForeignQp {}
 
 impl ForeignQp {
     /// The verbs object.
     pub(crate) fn as_ptr(&self) -> *mut ibv_qp {
         self.ptr.as_ptr()
+    }
+
+    /// Whether it receives from an SRQ.
+    pub(crate) fn has_srq(&self) -> bool {
+        // SAFETY: the QP is live, as the caller of `QpRef::from_raw` promised.
+        !unsafe { self.ptr.as_ref() }.srq.is_null()
+    }
+
+    /// Takes completions off the CQ of that queue: up to `into.len()`. There are none where the QP has no such CQ, as an XRC
+    /// target has none.
+    pub(crate) fn poll(&self, queue: QueueKind, into: &mut [ibv_wc]) -> Result<usize, Errno> {
+        // SAFETY: the QP is live, as the caller of `QpRef::from_raw` promised.
+        let qp = unsafe { self.ptr.as_ref() };
+        let cq = if queue == QueueKind::Send {
+            qp.send_cq
+        } else {
+            qp.recv_cq
+        };
+        if cq.is_null() {
+            return Ok(0);
+        }
+        // SAFETY: the CQ is live, as the caller of `QpRef::from_raw` promised; `into` has room for as many completions as are
+        // asked for.
+        let found = unsafe { ops::ibv_poll_cq(cq, into.len() as c_int, into.as_mut_ptr()) };
+        usize::try_from(found).map_err(|_| errno_of(found))
+    }
+
+    /// Posts a signaled SEND without data.
+    pub(crate) fn mark_sends(&mut self, wr_id: u64) -> Result<(), Errno> {
+        let mut request = ibv_send_wr::zeroed();
+        request.wr_id = wr_id;
+        request.opcode = IBV_WR_SEND;
+        request.send_flags = IBV_SEND_SIGNALED.bits();
+        self.post(&mut request)
+    }
+
+    /// As [`ForeignQp::mark_sends`], on UD: the datagram names an address.
+    pub(crate) fn mark_datagrams(
+        &mut self,
+        wr_id: u64,
+        mut address: ibv_ah_attr,
+    ) -> Result<(), Errno> {
+        let ah = match self.address {
+            Some(ah) => ah,
+            None => {
+                let verbs = self.context.verbs;
+                // SAFETY: the QP and its PD are live, as the caller of `QpRef::from_raw` promised; `address` is whole.
+                let made = unsafe { verbs.create_ah(self.ptr.as_ref().pd, &mut address) };
+                let ah = pointer(made)?;
+                *self.address.insert(ah)
+            }
+        };
+        let mut request = ibv_send_wr::zeroed();
+        request.wr_id = wr_id;
+        request.opcode = IBV_WR_SEND;
+        request.send_flags = IBV_SEND_SIGNALED.bits();
+        request.wr.ud.ah = ah.as_ptr();
+        // SAFETY: the QP is live, as the caller of `QpRef::from_raw` promised.
+        request.wr.ud.remote_qpn = unsafe { self.ptr.as_ref() }.qp_num;
+        self.post(&mut request)
+    }
+
+    /// Posts one send request without data.
+    fn post(&mut self, request: &mut ibv_send_wr) -> Result<(), Errno> {
+        let mut bad = ptr::null_mut();
+        // SAFETY: the QP is live, as the caller of `QpRef::from_raw` promised. The request is one, without entries; an address
+        // handle that it names lives until `forget_address`.
+        status(unsafe { ops::ibv_post_send(self.as_ptr(), request, &mut bad) })
+    }
+
+    /// Posts a receive without room.
+    pub(crate) fn mark_receives(&mut self, wr_id: u64) -> Result<(), Errno> {
+        let mut request = ibv_recv_wr {
+            wr_id,
+            next: ptr::null_mut(),
+            sg_list: ptr::null_mut(),
+            num_sge: 0,
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the QP is live, as the caller of `QpRef::from_raw` promised. The request is one, without entries.
+        status(unsafe { ops::ibv_post_recv(self.as_ptr(), &mut request, &mut bad) })
+    }
+
+    /// Destroys the address handle of a datagram that is done.
+    pub(crate) fn forget_address(&mut self) {
+        if let Some(ah) = self.address.take() {
+            // SAFETY: the handle was made by `mark_datagrams`, on a PD that is live, and is destroyed once.
+            let _ = unsafe { self.context.verbs.destroy_ah(ah.as_ptr()) };
+        }
+    }
+}
+
+impl Drop for ForeignQp {
+    /// A datagram of this library that is still under way is flushed: the QP is in ERR, where no device looks at an address.
+    fn drop(&mut self) {
+        self.forget_address();
     }
 }
 
@@ -67,6 +167,7 @@ impl<'a> QpRef<'a> {
     ///   and its context;
     /// - it is no QP of this library's own (`Qp::as_ptr`): their books would not know of what happens here;
     /// - nobody else modifies it during a call on the `QpRef`;
+    /// - nobody else polls its CQs during a call of [`QpRef::drain`], and none of them is a CQ of this library's own;
     /// - the memory that its posted requests use stays valid, as verbs asks of the program anyway: this type posts no
     ///   request that uses any.
     ///
@@ -116,7 +217,11 @@ impl<'a> QpRef<'a> {
         let context = Arc::new(unsafe { ContextHandle::borrow(verbs, context) }?);
         let device = context.query_device()?;
         Ok(QpRef::new(
-            ForeignQp { context, ptr },
+            ForeignQp {
+                context,
+                ptr,
+                address: None,
+            },
             number,
             transport,
             device,

@@ -552,21 +552,25 @@ unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> 
     let mut state = state.lock().unwrap();
     state.next += 1;
     let qp_num = state.next;
+    // SAFETY: the caller passes a whole structure.
+    let init = unsafe { *init };
+    let mut attr = ibv_qp_attr::zeroed();
+    attr.cap = init.cap;
     state.qps.insert(
         qp_num,
         FakeQp {
-            attr: ibv_qp_attr::zeroed(),
+            attr,
             sends: Vec::new(),
             recvs: Vec::new(),
         },
     );
-    // SAFETY: the caller passes a whole structure.
-    let qp_type = unsafe { (*init).qp_type };
     Box::into_raw(Box::new(ibv_qp {
         context,
         pd,
+        send_cq: init.send_cq,
+        recv_cq: init.recv_cq,
         qp_num,
-        qp_type,
+        qp_type: init.qp_type,
         ..ibv_qp::zeroed()
     }))
 }
