@@ -37,6 +37,8 @@ const NAMES: [(i32, &str); 24] = [
 ];
 
 impl Errno {
+    /// EIO: the device, or the library, does not do what it must.
+    pub const EIO: Errno = Errno(5);
     /// EINVAL: the provider found the request wrong.
     pub const EINVAL: Errno = Errno(22);
     /// ENOMEM: no memory, or a queue that is full.

@@ -17,7 +17,7 @@ use crate::endpoint::RemoteRegion;
 use crate::errno::Errno;
 use crate::pd::Access;
 use crate::raw::memory::Memory;
-use crate::raw::pd::{Holder, LocalSlice, PdHandle, Reclaim, Region};
+use crate::raw::pd::{Holder, LocalSlice, OwnedRegion, PdHandle, Reclaim, Region};
 
 /// A range is not inside its region.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -96,24 +96,19 @@ fn join(holders: &[Holder]) -> String {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Mr {
-    /// `None` only while it is being dropped or closed.
-    region: Option<Region>,
-    pd: Arc<PdHandle>,
+    owned: OwnedRegion,
 }
 
 impl Mr {
     pub(crate) fn new(region: Region, pd: Arc<PdHandle>) -> Mr {
         Mr {
-            region: Some(region),
-            pd,
+            owned: OwnedRegion::new(region, pd),
         }
     }
 
     #[inline]
     fn region(&self) -> &Region {
-        self.region
-            .as_ref()
-            .expect("a region until it is dropped or closed")
+        self.owned.region()
     }
 
     /// Its length in bytes; never 0.
@@ -219,7 +214,7 @@ impl Mr {
 
     /// The queues that may still use the region: those whose memory it has to be.
     pub fn holders(&self) -> Vec<Holder> {
-        self.pd.holders(self.region())
+        self.owned.pd().holders(self.region())
     }
 
     /// Deregisters the region and gives its memory back.
@@ -227,25 +222,14 @@ impl Mr {
     /// # Errors
     /// Requests that are under way may use it (the error says which queues hold it), or the library refused. The region
     /// is in the error.
-    pub fn close(mut self) -> Result<Memory, CloseMrError> {
-        let Some(region) = self.region.take() else {
-            unreachable!("a region until it is dropped or closed")
-        };
-        self.pd.reclaim(region).map_err(|(reason, region)| {
-            let mr = Mr::new(region, self.pd.clone());
+    pub fn close(self) -> Result<Memory, CloseMrError> {
+        self.owned.reclaim().map_err(|(reason, owned)| {
+            let mr = Mr { owned };
             match reason {
                 Reclaim::Held(holders) => CloseMrError::Held { mr, holders },
                 Reclaim::Refused(source) => CloseMrError::Refused { mr, source },
             }
         })
-    }
-}
-
-impl Drop for Mr {
-    fn drop(&mut self) {
-        if let Some(region) = self.region.take() {
-            self.pd.retire(region);
-        }
     }
 }
 

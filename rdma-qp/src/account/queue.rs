@@ -38,8 +38,8 @@ struct Poster {
     posted: AtomicU64,
     /// Requests below this one belong to a former life.
     floor: AtomicU64,
-    /// How often the sequence in `posted` has wrapped.
-    laps: AtomicU64,
+    /// All 64 bits of the sequence at `limit`'s last look: at most the queue's depth behind.
+    seen: AtomicU64,
     /// Nothing will be posted any more, and the device has let go of everything.
     destroyed: AtomicBool,
 }
@@ -100,7 +100,7 @@ impl Queue {
             poster: Poster {
                 posted: AtomicU64::new(first),
                 floor: AtomicU64::new(first),
-                laps: AtomicU64::new(start >> (64 - wr_id::SEQUENCE_SHIFT)),
+                seen: AtomicU64::new(start),
                 destroyed: AtomicBool::new(false),
             },
             poller: Poller {
@@ -149,6 +149,7 @@ impl Queue {
     /// The mark that the poster must not reach: there the queue is full. Looks at what the poller has freed since.
     #[cold]
     pub(crate) fn limit(&self) -> u64 {
+        self.poster.seen.store(self.sequence(), Relaxed);
         let free = u64::from(self.depth).saturating_sub(self.occupied());
         self.posted().wrapping_add(free * STEP)
     }
@@ -168,27 +169,16 @@ impl Queue {
     /// another thread polls at once finds it there.
     #[inline]
     pub(crate) fn enter(&self, mark: u64) {
-        let next = mark.wrapping_add(STEP);
-        self.poster.posted.store(next, Release);
-        if next < STEP {
-            self.wrap(1);
-        }
+        self.poster.posted.store(mark.wrapping_add(STEP), Release);
     }
 
     /// Takes the last `count` entries back: the post call refused them.
     #[cold]
     pub(crate) fn withdraw(&self, count: u64) {
         let posted = self.poster.posted.load(Relaxed);
-        let back = posted.wrapping_sub(count * STEP);
-        self.poster.posted.store(back, Release);
-        if back > posted {
-            self.wrap(u64::MAX);
-        }
-    }
-
-    #[cold]
-    fn wrap(&self, by: u64) {
-        bump(&self.poster.laps, by);
+        self.poster
+            .posted
+            .store(posted.wrapping_sub(count * STEP), Release);
     }
 
     /// Ends this life of the queue: the device has thrown everything away (RESET).
@@ -372,8 +362,10 @@ impl Queue {
 
     /// All 64 bits of the sequence of the next request: where the next queue in the slot starts.
     pub(crate) fn sequence(&self) -> u64 {
-        self.poster.laps.load(Relaxed) << (64 - wr_id::SEQUENCE_SHIFT)
-            | wr_id::sequence(self.posted())
+        let seen = self.poster.seen.load(Relaxed);
+        let since = self.posted().wrapping_sub(wr_id::mark(self.slot, seen)) as i64;
+        // Requests that were refused lie before what was seen.
+        seen.wrapping_add_signed(since >> wr_id::SEQUENCE_SHIFT)
     }
 }
 

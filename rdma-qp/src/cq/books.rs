@@ -10,12 +10,10 @@ use rdma_core_sys::{
 use super::{Completion, Failure, Root, Sender, Success, Ticket};
 use crate::account::{Ending, Operation, Queue, Retired};
 use crate::qp::QpInfo;
+use crate::raw::intake::{Intake, Taken};
 use crate::raw::pd::PdHandle;
 use crate::report::FailureReport;
 use crate::wr_id;
-
-/// Completions taken from the device by one call.
-pub(super) const BATCH: usize = 32;
 
 /// What is known of a queue that reports here, beyond its books.
 pub(super) struct Entry {
@@ -24,15 +22,9 @@ pub(super) struct Entry {
     pub(super) root: Option<Root>,
 }
 
-/// What only the owner of the CQ touches.
+/// What only the owner of the CQ touches, and not on the short way.
 pub(super) struct Poller {
-    /// Completions taken from the device and not looked at: `batch[next..filled]`.
-    pub(super) next: usize,
-    pub(super) filled: usize,
-    pub(super) batch: [ibv_wc; BATCH],
-    /// The queues, by slot.
-    pub(super) queues: Vec<Arc<Queue>>,
-    /// What else is known of them, by slot.
+    /// What is known of the queues, by slot.
     pub(super) entries: Vec<Option<Entry>>,
     /// Completions looked at while waiting for another one. While there are any, nothing is left in the batch: what is
     /// handed out comes in order.
@@ -40,52 +32,55 @@ pub(super) struct Poller {
 }
 
 impl Poller {
-    /// The queue that a `wr_id` belongs to.
-    #[inline]
-    pub(super) fn find(&self, id: u64) -> Option<&Arc<Queue>> {
-        self.queues.get(wr_id::slot(id) as usize)
-    }
-
     /// Keeps a completion until somebody asks for it. What is kept and not stale holds room of the CQ, so that never
     /// takes more than there was from the start.
-    pub(super) fn keep(&mut self, done: (Completion, Retired)) {
+    pub(super) fn keep(&mut self, intake: &Intake, done: (Completion, Retired)) {
         if self.stash.len() == self.stash.capacity() {
-            self.drop_stale();
+            self.drop_stale(intake);
         }
-        if let Some(queue) = self.find(done.0.ticket.wr_id()) {
+        if let Some(queue) = intake.find(done.0.ticket.wr_id()) {
             queue.hold(done.1);
         }
         self.stash.push_back(done);
     }
 
     /// Drops what was kept of QPs that were reset or destroyed since.
-    pub(super) fn drop_stale(&mut self) {
-        let Poller { queues, stash, .. } = self;
-        stash.retain(|(done, _)| {
+    pub(super) fn drop_stale(&mut self, intake: &Intake) {
+        self.stash.retain(|(done, _)| {
             let id = done.ticket.wr_id();
-            queues
-                .get(wr_id::slot(id) as usize)
-                .is_some_and(|queue| !queue.is_stale(id))
+            intake.find(id).is_some_and(|queue| !queue.is_stale(id))
         });
     }
 
-    /// Books the completion `batch[at]`. `None`: it belongs to no outstanding request.
-    pub(super) fn book(&mut self, cq: u32, at: usize) -> Option<(Completion, Retired)> {
-        let wc = &self.batch[at];
+    /// Books a completion. `None`: it belongs to no outstanding request.
+    pub(super) fn book(
+        &mut self,
+        intake: &Intake,
+        cq: u32,
+        wc: &ibv_wc,
+    ) -> Option<(Completion, Retired)> {
         let ending = match wc.status {
             IBV_WC_SUCCESS => Ending::Success,
             IBV_WC_WR_FLUSH_ERR => Ending::Flush,
             _ => Ending::Error,
         };
-        let slot = wr_id::slot(wc.wr_id) as usize;
-        let queue = self.queues.get(slot)?;
+        let queue = intake.find(wc.wr_id)?;
         let retired = queue.retire(wc.wr_id, ending)?;
         if ending == Ending::Success {
-            return Some((success(cq, queue, wc), retired));
+            let taken = Taken {
+                wc: *wc,
+                qp_num: queue.qp_num(),
+                kind: queue.kind,
+                header: queue.header,
+            };
+            return Some((success(cq, &taken), retired));
         }
         let ticket = Ticket::new(cq, wc.wr_id, true);
-        let entry = self.entries.get_mut(slot)?.as_mut()?;
-        let failure = fail(entry, queue, ticket, wc, ending);
+        let entry = self
+            .entries
+            .get_mut(wr_id::slot(wc.wr_id) as usize)?
+            .as_mut()?;
+        let failure = fail(entry, &queue, ticket, wc, ending);
         let done = Completion {
             ticket,
             qp_num: queue.qp_num(),
@@ -93,16 +88,21 @@ impl Poller {
             outcome: Err(failure),
         };
         if ending == Ending::Error {
-            note(entry, queue, &done, failure);
+            note(entry, &queue, &done, failure);
         }
         Some((done, retired))
     }
 
     /// All that is known of a failed request.
-    pub(super) fn report(&self, done: &Completion, failure: Failure) -> FailureReport {
+    pub(super) fn report(
+        &self,
+        intake: &Intake,
+        done: &Completion,
+        failure: Failure,
+    ) -> FailureReport {
         let id = done.ticket.wr_id();
         // The slot may have got another QP since, and the QP another peer: both are not what failed.
-        let known = self
+        let known = intake
             .find(id)
             .filter(|queue| !queue.is_stale(id))
             .zip(self.entries.get(wr_id::slot(id) as usize))
@@ -112,19 +112,20 @@ impl Poller {
 }
 
 /// The completion of a request that succeeded.
-#[inline]
-pub(super) fn success(cq: u32, queue: &Queue, wc: &ibv_wc) -> Completion {
+#[inline(always)]
+pub(super) fn success(cq: u32, taken: &Taken) -> Completion {
+    let wc = &taken.wc;
     let operation = Operation::from_code(wr_id::operation(wc.wr_id));
     let receives = operation == Operation::Recv;
-    let datagram = receives && queue.header != 0;
+    let datagram = receives && taken.header != 0;
     Completion {
         ticket: Ticket::new(cq, wc.wr_id, true),
-        qp_num: queue.qp_num(),
-        queue: queue.kind,
+        qp_num: taken.qp_num,
+        queue: taken.kind,
         outcome: Ok(Success {
             operation,
             byte_len: if operation.has_length() {
-                wc.byte_len.saturating_sub(queue.header)
+                wc.byte_len.saturating_sub(taken.header)
             } else {
                 0
             },

@@ -44,8 +44,11 @@ impl Cq {
         let Cq {
             handle,
             id,
+            intake,
             poller,
             stale,
+            found,
+            failed,
         } = self;
         let (again, reason) = match Arc::try_unwrap(handle) {
             Ok(mut handle) => match handle.destroy() {
@@ -53,20 +56,18 @@ impl Cq {
                 Err(source) => (Arc::new(handle), Err(source)),
             },
             Err(handle) => {
-                let queues = &poller.borrow().queues;
-                let live = queues
-                    .iter()
-                    .filter(|queue| queue.depth != 0 && !queue.is_ended());
-                let mut qps: Vec<u32> = live.map(|queue| queue.qp_num()).collect();
-                qps.dedup();
+                let qps = intake.live_qps();
                 (handle, Ok(qps))
             }
         };
         let cq = Box::new(Cq {
             handle: again,
             id,
+            intake,
             poller,
             stale,
+            found,
+            failed,
         });
         Err(match reason {
             Ok(qps) => CloseCqError::Busy { cq, qps },

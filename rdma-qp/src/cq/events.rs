@@ -33,7 +33,7 @@ impl Cq {
         self.handle.arm().map_err(|source| self.channel(source))?;
         let mut poller = self.poller.borrow_mut();
         if let Some(done) = self.next(&mut poller)? {
-            poller.keep(done);
+            poller.keep(&self.intake, done);
             self.keep_rest(&mut poller);
         }
         Ok(if poller.stash.is_empty() {

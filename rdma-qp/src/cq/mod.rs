@@ -6,6 +6,7 @@
 mod books;
 mod close;
 mod completion;
+mod drain;
 mod events;
 mod wait;
 
@@ -16,8 +17,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-use rdma_core_sys::{IBV_WC_SUCCESS, ibv_wc};
-
 pub use close::CloseCqError;
 pub use completion::{Completion, Failure, Root, Sender, Success, Ticket};
 pub use events::Armed;
@@ -27,9 +26,10 @@ use crate::account::{Queue, Retired};
 use crate::errno::Errno;
 use crate::qp::QpInfo;
 use crate::raw::cq::CqHandle;
+use crate::raw::intake::{Intake, Look};
 use crate::raw::pd::PdHandle;
 use crate::report::FailureReport;
-use books::{BATCH, Entry, Poller, success};
+use books::{Entry, Poller, success};
 
 /// A completion queue could not be created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -95,27 +95,30 @@ pub struct Cq {
     handle: Arc<CqHandle>,
     /// Tells it apart from the other CQs of the process.
     id: u32,
+    intake: Intake,
     poller: RefCell<Poller>,
     /// Completions that belonged to no outstanding request.
     stale: Cell<u64>,
+    /// What [`Cq::poll`] came to on its long way.
+    found: Cell<Option<Completion>>,
+    failed: Cell<Option<PollError>>,
 }
 
 impl Cq {
     pub(crate) fn new(handle: Arc<CqHandle>) -> Cq {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let poller = Poller {
-            next: 0,
-            filled: 0,
-            batch: [ibv_wc::zeroed(); BATCH],
-            queues: Vec::new(),
             entries: Vec::new(),
             stash: VecDeque::with_capacity(handle.capacity as usize),
         };
         Cq {
+            intake: Intake::new(&handle),
             handle,
             id: NEXT.fetch_add(1, Relaxed),
             poller: RefCell::new(poller),
             stale: Cell::new(0),
+            found: Cell::new(None),
+            failed: Cell::new(None),
         }
     }
 
@@ -152,7 +155,7 @@ impl Cq {
     pub(crate) fn settle(&self) -> Result<(), PollError> {
         let mut poller = self.poller.borrow_mut();
         while let Some(done) = self.next(&mut poller)? {
-            poller.keep(done);
+            poller.keep(&self.intake, done);
         }
         self.keep_rest(&mut poller);
         Ok(())
@@ -161,114 +164,95 @@ impl Cq {
     /// Enters a queue of a new QP.
     pub(crate) fn enter(&self, queue: &Arc<Queue>, info: &Arc<QpInfo>, pd: &Arc<PdHandle>) {
         let mut poller = self.poller.borrow_mut();
+        self.intake.enter(queue);
         let slot = queue.slot as usize;
-        if poller.queues.len() <= slot {
-            poller
-                .queues
-                .resize_with(slot + 1, || Arc::new(Queue::none()));
+        if poller.entries.len() <= slot {
             poller.entries.resize_with(slot + 1, || None);
         }
-        poller.queues[slot] = queue.clone();
         poller.entries[slot] = Some(Entry {
             info: info.clone(),
             pd: Arc::downgrade(pd),
             root: None,
         });
-        poller.drop_stale();
+        poller.drop_stale(&self.intake);
     }
 
     /// Takes the next completion. `None`: there is none at present. Does not wait.
     ///
     /// # Errors
     /// The CQ does not work any more.
-    #[inline]
+    #[inline(always)]
     pub fn poll(&self) -> Result<Option<Completion>, PollError> {
-        let poller = &mut *self.poller.borrow_mut();
-        if poller.next == poller.filled {
-            if self.handle.attention.load(Relaxed) {
-                return self.poll_with_attention(poller);
-            }
-            if !self.refill(poller)? {
-                return Ok(None);
-            }
-        }
         // What is usual: the next request of a queue, and it succeeded.
-        let wc = &poller.batch[poller.next];
-        if wc.status == IBV_WC_SUCCESS
-            && let Some(queue) = poller.find(wc.wr_id)
-            && queue.retire_next(wc.wr_id)
-        {
-            let done = success(self.id, queue, wc);
-            poller.next += 1;
-            return Ok(Some(done));
+        if let Look::Taken(taken) = self.intake.look() {
+            return Ok(Some(success(self.id, &taken)));
         }
-        self.poll_unusual(poller)
+        // The result comes by way of a cell, so that the compiler need not put the usual one into memory too.
+        if self.poll_on() {
+            Ok(self.found.get())
+        } else {
+            Err(self.failed.take().unwrap_or(PollError::NoChannel))
+        }
     }
 
-    /// The way of [`Cq::poll`] for all other completions.
+    /// The way of [`Cq::poll`] for everything else. `false`: it failed.
     #[inline(never)]
-    fn poll_unusual(&self, poller: &mut Poller) -> Result<Option<Completion>, PollError> {
-        let next = self.next(poller)?;
-        Ok(next.map(|(done, _)| done))
+    fn poll_on(&self) -> bool {
+        match self.poll_unusual() {
+            Ok(found) => {
+                self.found.set(found);
+                true
+            }
+            Err(error) => {
+                self.failed.set(Some(error));
+                false
+            }
+        }
     }
 
-    /// The way of [`Cq::poll`] when completions were kept for it, or regions wait to be freed.
-    #[cold]
-    fn poll_with_attention(&self, poller: &mut Poller) -> Result<Option<Completion>, PollError> {
+    fn poll_unusual(&self) -> Result<Option<Completion>, PollError> {
+        let poller = &mut *self.poller.borrow_mut();
         while let Some((done, retired)) = poller.stash.pop_front() {
-            let kept = poller
-                .find(done.ticket.wr_id())
-                .is_some_and(|queue| queue.release(retired));
-            if kept {
+            let queue = self.intake.find(done.ticket.wr_id());
+            if queue.is_some_and(|queue| queue.release(retired)) {
                 return Ok(Some(done));
             }
         }
-        self.handle.attention.store(false, Relaxed);
-        self.sweep(poller);
-        self.poll_unusual(poller)
-    }
-
-    /// Fills the batch, which is used up. `false`: the device has no completion.
-    #[inline]
-    fn refill(&self, poller: &mut Poller) -> Result<bool, PollError> {
-        poller.next = 0;
-        match self.handle.poll(&mut poller.batch) {
-            Ok(filled) => poller.filled = filled,
-            Err(source) => {
-                poller.filled = 0;
-                return Err(self.broken(source));
-            }
+        self.intake.go_on();
+        let next = self.next(poller)?;
+        if next.is_none() && self.handle.attention.swap(false, Relaxed) {
+            self.sweep(poller);
         }
-        Ok(poller.filled != 0)
+        Ok(next.map(|(done, _)| done))
     }
 
     /// The next completion that belongs to an outstanding request, booked, but not handed out yet.
     fn next(&self, poller: &mut Poller) -> Result<Option<(Completion, Retired)>, PollError> {
-        while poller.next < poller.filled || self.refill(poller)? {
-            let at = poller.next;
-            poller.next += 1;
-            match poller.book(self.id, at) {
+        loop {
+            let taken = self.intake.take().map_err(|errno| self.broken(errno))?;
+            let Some(wc) = taken else {
+                return Ok(None);
+            };
+            match poller.book(&self.intake, self.id, &wc) {
                 Some(done) => return Ok(Some(done)),
                 None => self.stale.set(self.stale.get() + 1),
             }
         }
-        Ok(None)
     }
 
     /// Keeps what is left of the batch, see [`Poller::stash`], if anything is kept.
     fn keep_rest(&self, poller: &mut Poller) {
         if poller.stash.is_empty() {
+            self.intake.go_on();
             return;
         }
-        self.handle.attention.store(true, Relaxed);
-        while poller.next < poller.filled {
-            let at = poller.next;
-            poller.next += 1;
-            match poller.book(self.id, at) {
-                Some(done) => poller.keep(done),
+        while let Some(wc) = self.intake.take_taken() {
+            match poller.book(&self.intake, self.id, &wc) {
+                Some(done) => poller.keep(&self.intake, done),
                 None => self.stale.set(self.stale.get() + 1),
             }
         }
+        self.intake.wait();
     }
 
     #[cold]
@@ -304,7 +288,7 @@ impl Cq {
     pub fn explain(&self, completion: &Completion) -> Option<FailureReport> {
         let failure = completion.outcome.err()?;
         let poller = self.poller.borrow();
-        (completion.ticket.cq == self.id).then(|| poller.report(completion, failure))
+        (completion.ticket.cq == self.id).then(|| poller.report(&self.intake, completion, failure))
     }
 }
 

@@ -87,8 +87,7 @@ impl Cq {
     }
 
     fn too_late(&self, ticket: &Ticket) -> WaitError {
-        let poller = self.poller.borrow();
-        match poller.find(ticket.wr_id()) {
+        match self.intake.find(ticket.wr_id()) {
             Some(queue) => WaitError::TimedOut {
                 ticket: *ticket,
                 queue: queue.kind,
@@ -112,23 +111,22 @@ impl Cq {
                 break;
             };
             let is_it = done.0.ticket == *ticket;
-            poller.keep(done);
+            poller.keep(&self.intake, done);
             found = is_it.then(|| poller.stash.len() - 1);
         }
         self.keep_rest(poller);
         if let Some((done, retired)) = found.and_then(|at| poller.stash.remove(at)) {
-            let kept = poller
-                .find(ticket.wr_id())
-                .is_some_and(|queue| queue.release(retired));
-            return Ok(Some(if kept {
-                done.outcome
-                    .map_err(|failure| WaitError::Failed(Box::new(poller.report(&done, failure))))
+            let queue = self.intake.find(ticket.wr_id());
+            return Ok(Some(if queue.is_some_and(|queue| queue.release(retired)) {
+                done.outcome.map_err(|failure| {
+                    WaitError::Failed(Box::new(poller.report(&self.intake, &done, failure)))
+                })
             } else {
                 Err(WaitError::Discarded(*ticket))
             }));
         }
         let id = ticket.wr_id();
-        let Some(queue) = poller.find(id).filter(|queue| !queue.is_stale(id)) else {
+        let Some(queue) = self.intake.find(id).filter(|queue| !queue.is_stale(id)) else {
             return Ok(Some(Err(WaitError::Discarded(*ticket))));
         };
         if !queue.is_retired(id) {

@@ -31,7 +31,7 @@ pub(crate) struct Slots {
 /// A completion queue.
 pub(crate) struct CqHandle {
     pub(crate) context: Arc<ContextHandle>,
-    ptr: NonNull<ibv_cq>,
+    pub(super) ptr: NonNull<ibv_cq>,
     channel: Option<Channel>,
     destroyed: bool,
     /// Entries that it has.
@@ -133,22 +133,6 @@ impl CqHandle {
         let mut slots = self.slots();
         slots.reserved -= entries;
         slots.free.push((slot, next));
-    }
-
-    /// Takes completions off the queue: up to `into.len()`.
-    #[inline]
-    pub(crate) fn poll(&self, into: &mut [ibv_wc]) -> Result<usize, Errno> {
-        // SAFETY: the CQ is live (invariant 1); `into` has room for as many completions as are asked for.
-        let found =
-            unsafe { ops::ibv_poll_cq(self.as_ptr(), into.len() as c_int, into.as_mut_ptr()) };
-        match usize::try_from(found) {
-            Ok(found) => Ok(found.min(into.len())),
-            Err(_) => Err(if found == -1 {
-                Errno::last()
-            } else {
-                Errno::from_raw(found.saturating_neg())
-            }),
-        }
     }
 
     /// Asks for one event at the next completion.

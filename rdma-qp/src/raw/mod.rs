@@ -14,6 +14,7 @@
 pub(crate) mod context;
 pub(crate) mod cq;
 pub(crate) mod foreign;
+pub(crate) mod intake;
 pub(crate) mod memory;
 pub(crate) mod pd;
 pub(crate) mod qp;

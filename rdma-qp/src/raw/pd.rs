@@ -4,6 +4,7 @@
 //! the `posted` mark of each such queue. When a queue has let go of everything below its mark the mark falls away, and
 //! the region without marks is deregistered and freed. Nothing on the posting path takes part in this.
 
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -125,6 +126,51 @@ impl Region {
 
     fn used_by(&self, kind: QueueKind) -> bool {
         self.users(kind).load(Relaxed) != 0
+    }
+}
+
+/// A region with its owner. Dropping it retires the region.
+pub(crate) struct OwnedRegion {
+    /// Taken out by `drop` and `reclaim` alone, each of which is the end of this value.
+    region: ManuallyDrop<Region>,
+    pd: Arc<PdHandle>,
+}
+
+impl OwnedRegion {
+    pub(crate) fn new(region: Region, pd: Arc<PdHandle>) -> OwnedRegion {
+        OwnedRegion {
+            region: ManuallyDrop::new(region),
+            pd,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
+    }
+
+    pub(crate) fn pd(&self) -> &Arc<PdHandle> {
+        &self.pd
+    }
+
+    /// Gives the memory of the region back, or says who holds it.
+    pub(crate) fn reclaim(self) -> Result<Memory, (Reclaim, OwnedRegion)> {
+        let pd = self.pd.clone();
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: `this` is not used for the region again, and its `drop` never runs.
+        let region = unsafe { ManuallyDrop::take(&mut this.region) };
+        // SAFETY: nor is it used for the Arc, which would else be leaked.
+        drop(unsafe { std::ptr::read(&this.pd) });
+        pd.reclaim(region)
+            .map_err(|(reason, region)| (reason, OwnedRegion::new(region, pd)))
+    }
+}
+
+impl Drop for OwnedRegion {
+    fn drop(&mut self) {
+        // SAFETY: this is the end of the value, and `reclaim` keeps its own from ending here: the region is taken once.
+        self.pd
+            .retire(unsafe { ManuallyDrop::take(&mut self.region) });
     }
 }
 

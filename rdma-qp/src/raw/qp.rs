@@ -261,7 +261,7 @@ impl QpHandle {
 
     /// Builds one send request on ranges of regions of this PD, and hands it over with those before it if the doorbell is
     /// due. Returns its `wr_id`. All lengths together are below 2^32, and there are no more ranges than the queue takes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post_send<'a>(
         &mut self,
         operation: Operation,
@@ -299,7 +299,7 @@ impl QpHandle {
     }
 
     /// Completes the next request, with its first `count` entries set, and hands it over if the doorbell is due.
-    #[inline]
+    #[inline(always)]
     fn finish_send(
         &mut self,
         mark: u64,
@@ -347,7 +347,7 @@ impl QpHandle {
 
     /// Builds one receive into ranges of regions of this PD, and hands it over with those before it if the doorbell is
     /// due. Returns its `wr_id`. Each length is below 2^32, and there are no more ranges than the queue takes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post_recv<'a>(
         &mut self,
         local: impl Iterator<Item = LocalSlice<'a>>,
@@ -426,7 +426,7 @@ impl Drop for QpHandle {
 /// Returns how many there are.
 ///
 /// Empty ranges are left out: some devices take a length of 0 for 2^31.
-#[inline]
+#[inline(always)]
 fn lend<'a, R: Request>(
     ring: &mut Ring<R>,
     kind: QueueKind,

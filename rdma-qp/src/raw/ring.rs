@@ -167,8 +167,8 @@ impl<R: Request> Ring<R> {
         &mut self,
         post: impl FnOnce(*mut R, *mut *mut R) -> i32,
     ) -> Result<(), Refused> {
-        let status = post(self.first, &mut self.bad);
         self.next = self.first;
+        let status = post(self.first, &mut self.bad);
         if status == 0 {
             Ok(())
         } else {

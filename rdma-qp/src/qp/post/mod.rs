@@ -58,7 +58,7 @@ impl<T: Transport> Qp<T> {
     ///
     /// # Errors
     /// See [`PostError`]; nothing was posted then, and of a list what the error says.
-    #[inline]
+    #[inline(always)]
     pub fn post<'m, O: Op<T>>(
         &mut self,
         op: O,
@@ -117,7 +117,7 @@ impl<T: Transport> Qp<T> {
     ///
     /// # Errors
     /// See [`PostError`]; nothing was posted then, and of a list what the error says.
-    #[inline]
+    #[inline(always)]
     pub fn recv<'m>(&mut self, local: impl AsRef<[MrSlice<'m>]>) -> Result<Ticket, PostError> {
         let local = local.as_ref();
         if local.len() > 1 && local.len() > self.handle.cap.max_recv_sge as usize {
@@ -191,7 +191,7 @@ impl<T: Transport> Qp<T> {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn posted(
         &mut self,
         posted: Result<u64, NotPosted>,
@@ -217,6 +217,16 @@ impl<T: Transport> Qp<T> {
             self.silence.from = before;
         }
         self.silence.to = to;
+    }
+
+    /// Outstanding unsignaled sends at the end of the queue.
+    pub(super) fn silent_tail(&self) -> u64 {
+        let send = &self.handle.send;
+        if self.silence.to == send.posted() {
+            distance(self.silence.to, self.silence.from).min(send.account().pending)
+        } else {
+            0
+        }
     }
 
     /// Whether every outstanding send is unsignaled, so that no completion can make room.
@@ -256,7 +266,7 @@ impl<T: Transport> Qp<T> {
     }
 
     #[cold]
-    fn not_posted(&mut self, queue: QueueKind, reason: NotPosted) -> PostError {
+    pub(super) fn not_posted(&mut self, queue: QueueKind, reason: NotPosted) -> PostError {
         let (accepted, refused, first, errno) = match reason {
             NotPosted::OtherPd(entry) => return PostError::OtherPd { entry },
             NotPosted::Full => return self.full(queue, false),
@@ -340,7 +350,7 @@ impl<T: Connects> Qp<T> {
     ///
     /// # Errors
     /// See [`PostError`].
-    #[inline]
+    #[inline(always)]
     pub fn send<'m>(&mut self, local: impl AsRef<[MrSlice<'m>]>) -> Result<Ticket, PostError>
     where
         op::Send: Op<T>,
@@ -370,7 +380,7 @@ impl<T: RdmaWrite> Qp<T> {
     ///
     /// # Errors
     /// See [`PostError`].
-    #[inline]
+    #[inline(always)]
     pub fn write<'m>(
         &mut self,
         local: impl AsRef<[MrSlice<'m>]>,
@@ -405,7 +415,7 @@ impl<T: RdmaRead> Qp<T> {
     ///
     /// # Errors
     /// See [`PostError`].
-    #[inline]
+    #[inline(always)]
     pub fn read<'m>(
         &mut self,
         local: impl AsRef<[MrSlice<'m>]>,
