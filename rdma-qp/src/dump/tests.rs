@@ -145,6 +145,26 @@ fn other_documents_are_refused_by_name() {
     assert!(text.contains("missing field `state`"), "{text}");
 }
 
+#[test]
+fn every_cut_and_many_flips_are_answered_without_a_panic() {
+    for cut in 0..DOCUMENT.trim_end().len() {
+        assert!(Dump::from_json(&DOCUMENT[..cut]).is_err(), "cut at {cut}");
+    }
+    for at in (0..DOCUMENT.len()).step_by(2) {
+        for byte in [b'9', b'"'] {
+            let mut bytes = DOCUMENT.as_bytes().to_vec();
+            bytes[at] = byte;
+            let Ok(text) = std::str::from_utf8(&bytes) else {
+                continue;
+            };
+            if let Ok(dump) = Dump::from_json(text) {
+                let _ = crate::lint::check(&dump.settings(None));
+                assert_eq!(Dump::from_json(&dump.to_json()).unwrap(), dump);
+            }
+        }
+    }
+}
+
 /// The document has a short timeout, hop limit 1, and is fine otherwise: 1024 + 64 fits an interface of 1500.
 #[test]
 fn the_settings_of_a_dump_are_judged() {

@@ -41,6 +41,7 @@
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -66,10 +67,10 @@ const NAP: Duration = Duration::from_millis(1);
 /// Nobody came within `limit`, two others hold the name all the time, or the files cannot be made or are not of this user.
 pub fn meet(name: impl AsRef<Path>, limit: Duration) -> Result<Channel, ExchangeError> {
     let name = name.as_ref();
-    let path = if name.components().count() == 1 && name.is_relative() {
-        Path::new("/dev/shm").join(name)
-    } else {
+    let path = if name.as_os_str().as_bytes().contains(&b'/') {
         name.to_owned()
+    } else {
+        Path::new("/dev/shm").join(name)
     };
     let meeting = Meeting::new(Ends::Named(path), after(limit), limit)?;
     Channel::new(meeting.wait()?, limit)

@@ -17,6 +17,7 @@ mod keys_in_the_wrong_byte_order;
 mod lid_addressing_on_ethernet;
 mod link_local_gid_goes_nowhere;
 mod old_query_port;
+mod port_that_is_down;
 mod read_depth_of_the_peer;
 mod rocev1_entry_first;
 mod source_index_forgotten;

@@ -24,11 +24,6 @@ const LINES: &[(&str, WaitsFor, &str)] = &[
     ),
     ("port_one_assumed", Doctor, "a port that is down is told"),
     (
-        "port_one_assumed",
-        SafeLayer,
-        "connecting on a port that is down warns",
-    ),
-    (
         "pkey_index_zero_assumed",
         Doctor,
         "given both sides, the two partition keys are named",
