@@ -1,8 +1,8 @@
 //! One end of a connection as a JSON document: what a person who was not there needs, in a form that tools read.
 //!
 //! [`Qp::dump`](crate::Qp::dump) takes one, at any time and in any state; it never fails, it says what it could not find out.
-//! Two of them, one of each end, say most of what there is to say about a connection that does not work. Nothing in it is
-//! secret but the remote keys of regions, which are not in it.
+//! Two of them, one of each end, say most of what there is to say about a connection that does not work. Keys and contents of
+//! memory are not in it.
 //!
 //! ```
 //! use rdma_qp::{Device, Dump};

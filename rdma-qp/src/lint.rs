@@ -10,7 +10,7 @@
 //! | `timeout-short` | timeout below 4 round trips | a slow answer counts as loss: repetitions, then `IBV_WC_RETRY_EXC_ERR` |
 //! | `timeout-infinite` | timeout code 0 | a dead peer is never noticed |
 //! | `retry-cnt-zero` | retry_cnt 0 | one lost packet ends the connection |
-//! | `rnr-retry-zero` | rnr_retry 0 | one late receive ends the peer's connection to this end, or this one |
+//! | `rnr-retry-zero` | rnr_retry 0 | one message that finds no receive at the peer ends the connection |
 //! | `rnr-timer-longest` | min_rnr_timer code 0 | it is not zero: each late receive costs 655.36 ms |
 //! | `depth-one` | a queue of depth 1 | one request at a time: throughput of one message per round trip |
 //! | `hop-limit` | hop limit 0 or 1 | no router forwards it: works in the rack, fails across racks |

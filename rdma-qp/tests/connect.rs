@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use common::{End, LIMIT, device};
 use rdma_core_sys::*;
-use rdma_qp::exchange::{Exchange, ExchangeError, tcp};
+use rdma_qp::exchange::{Exchange, ExchangeError, from_fn, tcp};
 use rdma_qp::{ConnectError, DecodeError, Gid, GidError, PathMtu, Peer, Timing, ToErr};
 use rdma_soft::Profile;
 use rdma_soft::profile::PortProfile;
@@ -233,4 +233,70 @@ fn gids_that_do_not_fit_are_refused_before_anything_is_sent() {
 fn there_are_no_events_when_nothing_happens() {
     let device = device(Profile::default());
     assert_eq!(device.next_event(Duration::from_millis(10)).unwrap(), None);
+}
+
+/// What a launcher without messages offers: bytes are left under a name, and found there. Two programs that know of each
+/// other no more than a folder connect by it.
+#[test]
+fn a_folder_is_an_exchange() {
+    let folder = std::env::temp_dir().join(format!("rdma-qp-folder-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let device = device(Profile::default());
+    let end = |own: u32| {
+        let (mut count, folder) = (0, &folder);
+        // Each swap has names of its own: who is late must not find the answer of the next.
+        let mut leave_and_find = move |mine: &[u8]| {
+            count += 1;
+            let path = |rank: u32| folder.join(format!("{rank}.{count}"));
+            let draft = folder.join(format!("{own}.draft"));
+            std::fs::write(&draft, mine)?;
+            std::fs::rename(&draft, path(own))?;
+            let until = Instant::now() + LIMIT;
+            loop {
+                match std::fs::read(path(1 - own)) {
+                    Ok(bytes) => return Ok(bytes),
+                    Err(_) if Instant::now() < until => {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        };
+        let calls = std::cell::RefCell::new(&mut leave_and_find);
+        let mut exchange = from_fn(
+            |mine| (calls.borrow_mut())(mine),
+            || (calls.borrow_mut())(&[]).map(|_| ()),
+        );
+        let mut end = End::new(&device, 64);
+        let here = end.describe(&device);
+        let there = exchange.swap(&here.endpoint, &here.regions).unwrap();
+        end.qp
+            .connect(&there, &mut exchange, Timing::default())
+            .unwrap();
+        let ticket = end
+            .qp
+            .write(end.mr.slice(0, 8).unwrap(), there.region(0).unwrap().at(8));
+        end.cq.wait(&ticket.unwrap(), LIMIT).unwrap();
+        exchange.barrier().unwrap();
+    };
+    std::thread::scope(|s| {
+        s.spawn(|| end(0));
+        s.spawn(|| end(1));
+    });
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn what_a_function_fails_with_comes_back() {
+    let mut exchange = from_fn(
+        |_| Err("the launcher is gone".into()),
+        || Err("nobody".into()),
+    );
+    let error = exchange.swap_bytes(b"x").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the exchange failed: the launcher is gone"
+    );
+    let error: ExchangeError = exchange.barrier().unwrap_err();
+    assert!(matches!(error, ExchangeError::Other(_)), "{error}");
 }

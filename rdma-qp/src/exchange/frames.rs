@@ -1,6 +1,4 @@
-//! Frames over a stream of bytes: what the channels over TCP and over shared memory have in common.
-//!
-//! Each message is a frame: one byte of kind, four bytes of length (network order), then the body.
+//! Frames over a stream of bytes: what the channels over TCP and through shared memory have in common.
 
 use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};

@@ -35,8 +35,8 @@
 //!
 //! Each file begins with records of 24 bytes, integers in network order: magic `"RQSM"`, version (2 bytes), kind (2 bytes;
 //! 1 hello, 2 seen), process number (4), zero (4), and a random number (8). A hello names the own number, a seen names that
-//! of the peer's hello. When each has read its own number in a seen of the other they have met, and frames follow: one byte
-//! of kind, four bytes of length, the body.
+//! of the peer's hello. When each has read its own number in a seen of the other they have met, and frames follow as
+//! over [TCP](super::tcp).
 
 use std::fs::File;
 use std::io::{self, ErrorKind};

@@ -1,6 +1,7 @@
 //! An exchange over a TCP connection, and a control channel afterwards.
 //!
-//! Every step ends within the limit of the channel; no message is longer than [`MAX_MESSAGE`].
+//! Each message is a frame: one byte of kind (1 swap, 2 barrier, 3 message), four bytes of length (network order), then the
+//! body. Every step ends within the limit of the channel; no message is longer than [`MAX_MESSAGE`].
 //!
 //! ```
 //! use rdma_qp::exchange::{Exchange, tcp};
