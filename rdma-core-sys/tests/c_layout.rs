@@ -26,11 +26,11 @@ const NEWER: &[&str] = &[
     "value IBV_PORT_LINK_SPEED_XDR_SUP",
 ];
 
-/// The types that grew between v44 and v65, and their size before.
+/// The types that grew between v44 and v65, and by how much.
 const GREW: &[(&str, i64)] = &[
-    ("ibv_port_attr", 52),
-    ("ibv_qp_ex", 352),
-    ("verbs_context", 648),
+    ("ibv_port_attr", 4),
+    ("ibv_qp_ex", 8),
+    ("verbs_context", 48),
 ];
 
 /// One question: its name, the C expression, and our answer.
@@ -247,7 +247,7 @@ fn the_c_compiler_agrees() {
             None => question.ours,
         };
         let grew =
-            |(name, before): &(&str, i64)| question.name == format!("size {name}") && c == *before;
+            |(name, by): &(&str, i64)| question.name == format!("size {name}") && ours - c == *by;
         if ours != c && !GREW.iter().any(grew) {
             differing.push(format!("{}: C says {c}, we say {ours}", question.name));
         }
