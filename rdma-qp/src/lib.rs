@@ -93,11 +93,13 @@ pub use mr::{BadAtomic, CloseMrError, Mr, MrSlice, OutOfRegion};
 pub use pd::{Access, ClosePdError, Pd, RegisterError};
 pub use port::{BadPort, GidError, Port, PortInfo, QueryPortError};
 pub use qp::{
-    CapAsked, Change, ChangeError, CloseQpError, ConnectError, Connected, Connects, CreateQpError, Doorbell,
-    EndpointError, GidProblem, Global, Modified, ModifyError, ModifyReport, NOTHING, Negotiated,
-    Op, Path, PathOptions, PostError, PostFlags, Problem, Qp, QpBuilder, QpRef, QpRefGidError, QpSnapshot, QueryQpError, Rc, RdmaRead,
-    RdmaWrite, ToErr, ToInit, ToInitUd, ToReset, ToRtr, ToRtrUd, ToRts, ToRtsUd, ToSqd, Transition, TransitionOf, Transport,
-    Uc, Ud, op,
+    CapAsked, Change, ChangeError, CloseQpError, ConnectError, Connected, Connects, CreateQpError,
+    Doorbell, DrainError, DrainProblem, Drained, DrainedQueue, EndpointError, Fate, GidProblem,
+    Global, MeasureError, Modified, ModifyError, ModifyReport, NOTHING, Negotiated, Op, Path,
+    PathOptions, PostError, PostFlags, Problem, Qp, QpBuilder, QpRef, QpRefGidError, QpSnapshot,
+    QueryQpError, Rc, RdmaRead, RdmaWrite, RecoverError, RecoverProblem, Recovered, Recovery,
+    RefDrainError, RefDrained, ToErr, ToInit, ToInitUd, ToReset, ToRtr, ToRtrUd, ToRts, ToRtsUd,
+    ToSqd, Transition, TransitionOf, Transport, Uc, Ud, op,
 };
 pub use raw::memory::Memory;
 pub use raw::pd::Holder;

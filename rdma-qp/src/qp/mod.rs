@@ -2,10 +2,12 @@
 
 mod builder;
 mod connect;
+mod drain;
 mod inspect;
 mod modify;
 mod post;
 mod qp_ref;
+mod recover;
 mod sqd;
 mod transition;
 
@@ -19,15 +21,18 @@ use rdma_core_sys::*;
 
 pub use builder::{CapAsked, CreateQpError, QpBuilder};
 pub use connect::{ConnectError, Connected, EndpointError, Negotiated, PathOptions};
+pub use drain::{DrainError, DrainProblem, Drained, DrainedQueue, Fate};
+pub use inspect::MeasureError;
+pub(crate) use modify::Handle;
 pub use modify::{GidProblem, Modified, ModifyError, ModifyReport, Problem};
 pub use post::{Doorbell, NOTHING, Op, PostError, PostFlags, op};
-pub use qp_ref::{QpRef, QpRefGidError};
+pub use qp_ref::{QpRef, QpRefGidError, RefDrainError, RefDrained};
+pub use recover::{RecoverError, RecoverProblem, Recovered, Recovery};
 pub use sqd::{Change, ChangeError};
 pub use transition::{
     Global, Path, ToErr, ToInit, ToInitUd, ToReset, ToRtr, ToRtrUd, ToRts, ToRtsUd, ToSqd,
     Transition, TransitionOf,
 };
-pub(crate) use modify::Handle;
 
 use crate::account::Account;
 use crate::dump::LastError;
@@ -136,12 +141,18 @@ impl QpInfo {
 
     /// Notes an error, for the dump.
     pub(crate) fn failed(&self, error: LastError) {
-        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        *self
+            .last_error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 
     /// The last error that was noted.
     pub(crate) fn last_error(&self) -> Option<LastError> {
-        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.last_error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Device, port and number, as in `soft0/1 QP 0x4f`.

@@ -11,13 +11,18 @@ mod common;
 mod fake;
 mod pending;
 
+mod bare_errno_22;
+mod completions_of_a_former_life;
+mod early_return_in_setup;
 mod empty_gid_slots;
 mod hop_limit_one;
+mod is_the_qp_empty;
 mod keys_in_the_wrong_byte_order;
 mod lid_addressing_on_ethernet;
 mod link_local_gid_goes_nowhere;
 mod old_query_port;
 mod port_that_is_down;
 mod read_depth_of_the_peer;
+mod retry_count_out_of_range;
 mod rocev1_entry_first;
 mod source_index_forgotten;

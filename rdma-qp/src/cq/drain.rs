@@ -1,0 +1,30 @@
+//! Taking what is of one QP.
+
+use super::{Completion, Cq, PollError};
+
+impl Cq {
+    /// Takes every completion of the QP of that number that is here, in order, and keeps the others for [`Cq::poll`].
+    pub(crate) fn take_of(&self, qp_num: u32, into: &mut Vec<Completion>) -> Result<(), PollError> {
+        let poller = &mut *self.poller.borrow_mut();
+        poller.stash.retain(|(done, retired)| {
+            if done.qp_num != qp_num {
+                return true;
+            }
+            let queue = self.intake.find(done.ticket.wr_id());
+            if queue.is_some_and(|queue| queue.release(*retired)) {
+                into.push(*done);
+            }
+            false
+        });
+        let result = loop {
+            match self.next(poller) {
+                Ok(Some(done)) if done.0.qp_num == qp_num => into.push(done.0),
+                Ok(Some(done)) => poller.keep(&self.intake, done),
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        self.keep_rest(poller);
+        result
+    }
+}
