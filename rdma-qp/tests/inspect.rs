@@ -13,7 +13,7 @@ use rdma_qp::dump::{Dump, Failed};
 use rdma_qp::exchange::{Exchange, from_fn, shm, tcp};
 use rdma_qp::lint::Finding;
 use rdma_qp::{
-    Access, AckTimeout, Device, GidKind, LinkLayer, PathMtu, RetryCount, RnrRetry, RnrTimer,
+    Access, AckTimeout, Device, GidKind, LinkLayer, PathMtu, QpRef, RetryCount, RnrRetry, RnrTimer,
     Timing, ToErr, ToInit, ToReset,
 };
 use rdma_soft::Profile;
@@ -245,6 +245,35 @@ fn a_dump_of_a_broken_device_says_what_is_missing() {
             .collect::<Vec<_>>(),
         [0, 2, 3]
     );
+}
+
+/// A QP that the program owns: the device says the same of it, and nobody here knows its books.
+#[test]
+fn a_qp_of_the_program_has_a_dump_without_books() {
+    let device = device(Profile::default());
+    let ((mut p, _), (_q, _)) = pair(&device, 64);
+    for state in ["RTS", "ERR"] {
+        let own = dump(&p);
+        // SAFETY: the QP lives until the end of this test, which makes no other call with it meanwhile.
+        let foreign = unsafe { QpRef::from_raw(rdma_soft::verbs(), p.qp.as_ptr()) }.unwrap();
+        let foreign_dump = foreign.dump();
+        assert_eq!(
+            (&foreign_dump.qp.state[..], foreign_dump.qp.number),
+            (state, p.qp.qp_num())
+        );
+        assert_eq!(foreign_dump.qp.attributes, own.qp.attributes);
+        assert!(
+            foreign_dump.qp.attributes.timeout.is_some(),
+            "it came as far as RTS"
+        );
+        assert_eq!((foreign_dump.port, foreign_dump.gids), (own.port, own.gids));
+        assert_eq!((foreign_dump.accounts, foreign_dump.qp.cap), (None, None));
+        assert_eq!(foreign.lint(None), []);
+        drop(foreign);
+        if state == "RTS" {
+            p.qp.to(ToErr).unwrap();
+        }
+    }
 }
 
 #[test]
