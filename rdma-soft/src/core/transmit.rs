@@ -47,6 +47,12 @@ pub struct Transmit {
 }
 
 impl Transmit {
+    /// Bytes that [`Engine::emit`](super::Engine::emit) writes for it: headers, payload and padding.
+    pub fn frame_len(&self) -> usize {
+        let padded = self.payload_len as usize + usize::from(self.packet.bth.pad);
+        self.packet.header_len() + padded
+    }
+
     /// True if it goes to a multicast group.
     pub fn is_multicast(&self) -> bool {
         self.dst.is_multicast()

@@ -8,6 +8,7 @@ mod fault;
 mod frame;
 mod ingress;
 mod pcap;
+mod run;
 mod source_port;
 mod udp;
 
@@ -16,6 +17,7 @@ pub use fault::{FaultCounters, FaultLayer, Faults, FaultsError};
 pub use frame::{Frame, IpFields, Pool};
 pub use ingress::{IngressError, IpIds, check};
 pub use pcap::{Direction, Pcap, PcapError};
+pub use run::{Run, Way};
 pub use source_port::SourcePort;
 pub use udp::{Bound, LinkError, Received, Sent, UdpLink};
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::IpFields;
 use crate::core::time::Instant;
+use crate::wire::icrc::{Flow, explained_ip_id};
 
 /// A capture file: pcapng with one interface, times in nanoseconds, and each frame with its
 /// direction and with the IP and UDP headers that it travels with (link type "raw IP").
@@ -181,6 +182,14 @@ fn option(body: &mut Vec<u8>, code: u16, value: &[u8]) {
     body.resize(body.len().next_multiple_of(4), 0);
 }
 
+/// The IPv4 identification that a datagram was made with, which sockets do not show but the ICRC covers; 0
+/// if that is wrong anyway.
+fn identification(flow: Flow, datagram: &[u8]) -> u16 {
+    let explained = (datagram.split_last_chunk())
+        .and_then(|(packet, icrc)| explained_ip_id(&flow, packet, u32::from_le_bytes(*icrc)));
+    explained.unwrap_or(0)
+}
+
 /// IP and UDP headers of a datagram as an unconnected socket that does not fragment sends it.
 fn headers<'a>(
     head: &'a mut [u8; 48],
@@ -191,11 +200,13 @@ fn headers<'a>(
 ) -> &'a [u8] {
     const UDP: u8 = 17;
     let udp_len = (8 + datagram.len()) as u16;
+    let flow = Flow::new(src, dst);
     let ip_len = match (src.ip().to_canonical(), dst.ip().to_canonical()) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             head[0] = 0x45;
             head[1] = ip.traffic_class;
             head[2..4].copy_from_slice(&udp_len.wrapping_add(20).to_be_bytes());
+            head[4..6].copy_from_slice(&identification(flow, datagram).to_be_bytes());
             head[6] = 0x40;
             head[8] = ip.hop_limit;
             head[9] = UDP;

@@ -11,6 +11,7 @@ mod fault;
 mod headers;
 mod ingress;
 mod multicast;
+mod run;
 mod udp;
 
 fn addr(text: &str) -> SocketAddr {

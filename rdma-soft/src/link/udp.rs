@@ -125,11 +125,13 @@ pub enum Sent {
     Dropped(Errno),
 }
 
-/// A datagram that was received.
+/// A datagram that was received, or several of one size that came together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Its bytes in the buffer.
+    /// Bytes in the buffer.
     pub len: usize,
+    /// Bytes of each datagram but the last, which has what is left; `len` if there is one.
+    pub segment: usize,
     /// Who sent it.
     pub src: SocketAddr,
     /// It was longer than the buffer, and the rest is lost: not a frame.
@@ -137,6 +139,23 @@ pub struct Received {
     /// What its IP header said, if the socket shows that: those of groups do, others after
     /// [`UdpLink::show_headers`]. Else the default.
     pub ip: IpFields,
+}
+
+impl Received {
+    /// The datagrams in the buffer that it was received into.
+    pub fn datagrams<'a>(
+        &self,
+        buffer: &'a [u8],
+    ) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
+        let bytes = &buffer[..self.len.min(buffer.len())];
+        // An empty datagram is one, too; a size that makes no sense is that of all.
+        let segment = match self.segment {
+            0 => bytes.len(),
+            segment => segment.min(bytes.len()),
+        };
+        let count = bytes.len().div_ceil(segment.max(1)).max(1);
+        (0..count).map(move |i| &bytes[i * segment..bytes.len().min((i + 1) * segment)])
+    }
 }
 
 /// What a socket of a link is bound to.
@@ -152,6 +171,14 @@ pub struct Bound {
 impl UdpLink {
     /// Bytes that a socket's buffers should hold; the system may allow fewer.
     const BUFFER: usize = 8 << 20;
+
+    /// Bytes that [`send_run`](UdpLink::send_run) takes at most, and [`recv`](UdpLink::recv) gives: those of
+    /// the longest UDP datagram over IPv4.
+    pub const RUN_BYTES: usize = 65_535 - 20 - 8;
+
+    /// Datagrams that [`send_run`](UdpLink::send_run) takes at most. Linux takes as many
+    /// (`UDP_MAX_SEGMENTS` of `include/linux/udp.h`, which is 64 or more).
+    pub const RUN_DATAGRAMS: usize = 64;
 
     /// Most source ports besides 4791 that frames of one link come from.
     pub const MAX_SOURCES: usize = 64;
@@ -349,15 +376,42 @@ impl UdpLink {
         ip: IpFields,
         datagram: &[u8],
     ) -> Sent {
+        self.sender(from, src_port).send(dst, ip, datagram)
+    }
+
+    /// Sends `datagrams`, which follow one another, as [`send`](UdpLink::send) does each: all are `segment`
+    /// bytes long, but the last one may be shorter. Over IPv4 they have the identifications 0, 1, 2 and so
+    /// on, which their ICRCs cover (`inet_gso_segment` of the kernel). If the socket has no room, none is
+    /// sent.
+    ///
+    /// `None` if the system does not cut datagrams, here and now: then nothing was sent, and they are to be
+    /// sent one by one, each with identification 0.
+    ///
+    /// # Panics
+    /// If there is no such address.
+    pub fn send_run(
+        &mut self,
+        from: usize,
+        src_port: u16,
+        dst: SocketAddr,
+        ip: IpFields,
+        datagrams: &[u8],
+        segment: usize,
+    ) -> Option<Sent> {
+        (self.sender(from, src_port)).send_run(dst, ip, datagrams, segment)
+    }
+
+    /// The socket that sends from that port of address number `from`.
+    fn sender(&mut self, from: usize, src_port: u16) -> &mut Socket {
         let sender = match src_port {
             ROCE_PORT => None,
             port => self.senders.get_mut(&(from, port)).and_then(Option::as_mut),
         };
-        let socket = sender.unwrap_or(&mut self.sockets[from]);
-        socket.send(dst, ip, datagram)
+        sender.unwrap_or(&mut self.sockets[from])
     }
 
-    /// Receives one datagram on receiving socket number `at`; `None` if there is none.
+    /// Receives on receiving socket number `at`: one datagram, or several that came together if the socket
+    /// is that of an address and the system does so ([`Received::datagrams`]); `None` if there is none.
     ///
     /// # Panics
     /// If there is no such socket.

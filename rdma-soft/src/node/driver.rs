@@ -2,6 +2,7 @@
 
 mod frames;
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::BufWriter;
 use std::net::{IpAddr, SocketAddr};
@@ -14,9 +15,8 @@ use super::qp::Qp;
 use crate::core::config::{Config, PortConfig};
 use crate::core::time::Instant;
 use crate::core::{Engine, MAX_FRAME};
-use crate::link::{FaultLayer, Faults, Frame, IpIds, Pcap, Pool, SourcePort, UdpLink};
+use crate::link::{FaultLayer, Faults, IpIds, Pcap, Pool, Run, SourcePort, UdpLink};
 use crate::profile::Profile;
-use crate::wire::icrc;
 
 macro_rules! link_counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -82,13 +82,6 @@ struct Local {
     up: bool,
 }
 
-/// A datagram that the socket has no room for at the moment.
-#[derive(Debug)]
-struct Waiting {
-    from: usize,
-    frame: Frame,
-}
-
 /// The engine with its links.
 #[derive(Debug)]
 pub(crate) struct Driver {
@@ -107,14 +100,13 @@ pub(crate) struct Driver {
     traffic_class: u8,
     pool: Pool,
     rx: Vec<u8>,
-    tx: Vec<u8>,
-    waiting: Option<Waiting>,
+    /// Datagrams that are made, to be sent with one call.
+    run: Run,
+    /// Runs that the socket has no room for at the moment, oldest first.
+    waiting: VecDeque<Run>,
     counters: LinkCounters,
     pub(super) objects: Objects,
 }
-
-/// Bytes of the longest datagram that this device sends.
-const MAX_DATAGRAM: usize = MAX_FRAME + icrc::LEN;
 
 /// How long to wait before a full socket is tried again.
 const FULL_SOCKET: Duration = Duration::from_micros(100);
@@ -174,9 +166,9 @@ impl Driver {
             source_port: profile.source_port,
             traffic_class: profile.traffic_class,
             pool: Pool::default(),
-            rx: vec![0; 2 * MAX_DATAGRAM],
-            tx: vec![0; MAX_DATAGRAM],
-            waiting: None,
+            rx: vec![0; UdpLink::RUN_BYTES],
+            run: Run::new(MAX_FRAME),
+            waiting: VecDeque::new(),
             counters: LinkCounters::default(),
             objects: Objects::default(),
         };
@@ -205,7 +197,8 @@ impl Driver {
     pub(super) fn unbind(&mut self) {
         self.link.close();
         self.locals.clear();
-        (self.faults, self.waiting, self.pcap) = (None, None, None);
+        (self.faults, self.pcap) = (None, None);
+        self.waiting.clear();
     }
 
     /// Tells the engine what the IP headers of incoming packets say: datagrams are delivered with them.
@@ -230,7 +223,7 @@ impl Driver {
     /// When [`step`](Driver::step) has something to do without anything arriving.
     pub(super) fn next_timeout(&self, now: Instant) -> Option<Instant> {
         let faults = self.faults.as_ref().and_then(FaultLayer::next_timeout);
-        let full = self.waiting.as_ref().map(|_| now + FULL_SOCKET);
+        let full = self.waiting.front().map(|_| now + FULL_SOCKET);
         [self.engine.next_timeout(), faults, full]
             .into_iter()
             .flatten()
@@ -271,8 +264,8 @@ impl Driver {
         self.report(notices);
         // A process may end without closing the device: what it captured is worth more than speed.
         self.flush_capture();
-        let more_rx = budget.rx > 0 && received == budget.rx;
-        let more_tx = sent == budget.tx && self.waiting.is_none();
+        let more_rx = budget.rx > 0 && received >= budget.rx;
+        let more_tx = sent == budget.tx && self.waiting.is_empty();
         Turn {
             received,
             sent,

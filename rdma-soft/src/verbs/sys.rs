@@ -7,6 +7,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
+use rustix::net::addr::SocketAddrArg;
 
 use crate::link::{IpFields, Received};
 
@@ -103,6 +104,10 @@ pub(super) fn check_usable(addr: usize, len: usize, write: bool) -> Result<(), E
     }
 }
 
+/// Names of `linux/udp.h`, both of options and of control messages.
+const UDP_SEGMENT: c_int = 103;
+const UDP_GRO: c_int = 104;
+
 /// An option of a socket that takes an integer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SocketOption {
@@ -131,6 +136,16 @@ impl SocketOption {
     pub(crate) const UDP_NO_CHECK6_TX: SocketOption = SocketOption {
         level: libc::IPPROTO_UDP,
         name: 101,
+    };
+    /// Hand over datagrams of one size that came together as one (`linux/udp.h`, udp(7)).
+    pub(crate) const UDP_GRO: SocketOption = SocketOption {
+        level: libc::IPPROTO_UDP,
+        name: UDP_GRO,
+    };
+    /// Cut what is sent into datagrams of this size; 0 for whole (`linux/udp.h`, udp(7)).
+    pub(crate) const UDP_SEGMENT: SocketOption = SocketOption {
+        level: libc::IPPROTO_UDP,
+        name: UDP_SEGMENT,
     };
     /// Hear of a group also where another socket joined it.
     pub(crate) const IP_MULTICAST_ALL: SocketOption = SocketOption::ip(libc::IP_MULTICAST_ALL);
@@ -181,11 +196,56 @@ fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)
 }
 
-/// Receives a datagram with what its IP header says, as far as options of the socket ask for that.
+/// Sends `datagrams`, which are `segment` bytes long each, the last one perhaps less, with one call:
+/// the kernel, or the adapter, cuts them (udp(7), `UDP_SEGMENT`).
+///
+/// # Errors
+/// That of `sendmsg(2)`; nothing was sent then.
+pub(crate) fn send_segmented(
+    socket: BorrowedFd<'_>,
+    dst: &SocketAddr,
+    datagrams: &[u8],
+    segment: u16,
+) -> Result<(), Errno> {
+    const HEAD: usize = CONTROL_HEAD;
+    let mut control = [0u8; (HEAD + size_of::<u16>()).next_multiple_of(size_of::<usize>())];
+    let len: usize = HEAD + size_of::<u16>();
+    control[..size_of::<usize>()].copy_from_slice(&len.to_ne_bytes());
+    control[size_of::<usize>()..][..4].copy_from_slice(&libc::IPPROTO_UDP.to_ne_bytes());
+    control[size_of::<usize>() + 4..][..4].copy_from_slice(&UDP_SEGMENT.to_ne_bytes());
+    control[HEAD..len].copy_from_slice(&segment.to_ne_bytes());
+    let mut data = libc::iovec {
+        iov_base: datagrams.as_ptr().cast_mut().cast(),
+        iov_len: datagrams.len(),
+    };
+    // SAFETY: a message header is integers and pointers, for which all zeroes are valid values.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut data;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = control.len() as _;
+    // SAFETY: name, data and control point to the caller's address and bytes and to the buffer above,
+    // all of which live beyond the call; the kernel reads no more than the lengths beside them, and
+    // writes to none.
+    let result = unsafe {
+        dst.with_sockaddr(|name, len| {
+            message.msg_name = name.cast_mut().cast();
+            message.msg_namelen = len;
+            libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL)
+        })
+    };
+    match result {
+        0.. => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
+/// Receives a datagram, or several of one size that came together ([`SocketOption::UDP_GRO`]), with what
+/// the IP header says, as far as options of the socket ask for that.
 ///
 /// # Errors
 /// That of `recvmsg(2)`; `EINVAL` if the sender has no Internet address.
-pub(crate) fn recv_with_headers(
+pub(crate) fn recv_with_control(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
 ) -> Result<Received, Errno> {
@@ -211,12 +271,15 @@ pub(crate) fn recv_with_headers(
     let result = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, 0) };
     let len = usize::try_from(result).map_err(|_| last_errno())?;
     let told: usize = message.msg_controllen as _;
-    Ok(Received {
+    let mut received = Received {
         len,
+        segment: len,
         src: socket_addr(&name).ok_or(Errno::INVAL)?,
         truncated: message.msg_flags & libc::MSG_TRUNC != 0,
-        ip: ip_fields(control.get(..told).unwrap_or(&[])),
-    })
+        ip: IpFields::default(),
+    };
+    read_control(control.get(..told).unwrap_or(&[]), &mut received);
+    Ok(received)
 }
 
 /// The Internet address in the bytes of a `sockaddr` (ip(7), ipv6(7)).
@@ -240,9 +303,10 @@ fn socket_addr(bytes: &[u8; size_of::<libc::sockaddr_in6>()]) -> Option<SocketAd
 /// Bytes in front of a control message's data: its length, a `size_t`, then level and type.
 const CONTROL_HEAD: usize = size_of::<usize>() + 8;
 
-/// What the control messages say of an IP header (cmsg(3), ip(7), ipv6(7)).
-fn ip_fields(mut control: &[u8]) -> IpFields {
-    let mut ip = IpFields::default();
+/// What the control messages say of an IP header, and of the datagrams in one (cmsg(3), ip(7), ipv6(7),
+/// udp(7)).
+fn read_control(mut control: &[u8], received: &mut Received) {
+    let ip = &mut received.ip;
     while let Some((head, rest)) = control.split_at_checked(CONTROL_HEAD) {
         let (len, kind) = head.split_at(size_of::<usize>());
         let len = len.try_into().map_or(0, usize::from_ne_bytes);
@@ -263,13 +327,13 @@ fn ip_fields(mut control: &[u8]) -> IpFields {
                 ip.traffic_class = (value >> 20) as u8;
                 ip.flow_label = value & 0xf_ffff;
             }
+            (libc::IPPROTO_UDP, UDP_GRO) => received.segment = value as usize,
             _ => {}
         }
         control = rest
             .get(data.len().next_multiple_of(size_of::<usize>())..)
             .unwrap_or(&[]);
     }
-    ip
 }
 
 /// Datagrams that the kernel dropped because the socket's buffer was full (`sock_diag(7)`,

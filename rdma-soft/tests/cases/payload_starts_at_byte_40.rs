@@ -107,8 +107,9 @@ fn lengths_up_to_the_mtu() {
     for len in [0, 1, 3, 4, 1023, 1024] {
         let data = from.fill(len as u8 ^ 0x77);
         assert_eq!(y.recv(1, &mut [to.sge(0, len + 40)]), 0);
-        let request = datagram(1, &mut [from.sge(0, len)], &ah, y.num(), QKEY);
-        assert_eq!(x.send(&mut request.clone()), 0, "{len} bytes: {}", why());
+        let mut sges = [from.sge(0, len)];
+        let mut request = datagram(1, &mut sges, &ah, y.num(), QKEY);
+        assert_eq!(x.send(&mut request), 0, "{len} bytes: {}", why());
         ok(p.sent());
         assert_eq!(ok(q.received()).byte_len as usize, len + 40);
         assert_eq!(to.read(40, len), data[..len]);

@@ -393,7 +393,7 @@ impl Net {
 
     fn arrive(&mut self, i: usize, frame: &Frame) {
         let node = &mut self.nodes[i];
-        match check(frame.src, frame.dst, &frame.bytes, IpIds::Own) {
+        match check(frame.src, frame.dst, &frame.bytes, 0, IpIds::Own) {
             Ok((packet, payload)) => {
                 let path = Path {
                     traffic_class: frame.ip.traffic_class,

@@ -94,7 +94,7 @@ fn every_frame_is_accounted_for() {
         // The wire's own view: damage shows in the ICRC, and only there.
         let mut damaged = 0;
         for (_, frame) in &out {
-            match check(frame.src, frame.dst, &frame.bytes, IpIds::Own) {
+            match check(frame.src, frame.dst, &frame.bytes, 0, IpIds::Own) {
                 Ok(_) => {}
                 Err(IngressError::BadIcrc) => damaged += 1,
                 Err(other) => panic!("seed {seed}: {other}"),
@@ -199,7 +199,7 @@ fn every_flipped_bit_is_caught() {
         let mut layer = layer("corrupt=100%", seed);
         for number in 0..2000 {
             let original = frame(number, len);
-            assert!(check(original.src, original.dst, &original.bytes, IpIds::Own).is_ok());
+            assert!(check(original.src, original.dst, &original.bytes, 0, IpIds::Own).is_ok());
             layer.offer(at(0), original.clone());
             let damaged = layer.poll(at(0)).unwrap();
             let flipped: Vec<_> = (original.bytes.iter().zip(&damaged.bytes))
@@ -208,7 +208,7 @@ fn every_flipped_bit_is_caught() {
                 .map(|(at, (a, b))| (at, (a ^ b).count_ones()))
                 .collect();
             assert!(matches!(flipped[..], [(at, 1)] if at != 4), "{flipped:?}");
-            let outcome = check(damaged.src, damaged.dst, &damaged.bytes, IpIds::Own);
+            let outcome = check(damaged.src, damaged.dst, &damaged.bytes, 0, IpIds::Own);
             assert_eq!(outcome, Err(IngressError::BadIcrc));
         }
         assert_eq!(layer.counters().corrupted, 2000);

@@ -5,6 +5,7 @@ use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 
 use super::udp::{local, localhost, node, receive};
 use crate::link::{Direction, IpFields, Pcap, Sent, SourcePort, UdpLink};
+use crate::wire::icrc::{Flow, icrc};
 
 const FIELDS: [IpFields; 4] = [
     IpFields {
@@ -198,5 +199,39 @@ fn an_ipv6_header_has_class_and_label() -> io::Result<()> {
     let packet = blocks(&file).pop().unwrap().1;
     assert_eq!(packet[20..24], [0x66, 0x81, 0x23, 0x45]);
     assert_eq!(packet[27], 1, "hop limit");
+    Ok(())
+}
+
+#[test]
+fn a_capture_has_the_identification_that_a_frame_was_made_with() -> io::Result<()> {
+    let (src, dst) = ("127.0.0.2:4791", "127.0.0.3:4791");
+    let (src, dst): (SocketAddr, SocketAddr) = (src.parse().unwrap(), dst.parse().unwrap());
+    let mut file = Vec::new();
+    let mut pcap = Pcap::new(&mut file, "there")?;
+    for ip_id in [0, 1, 63, 0xbeef] {
+        let flow = Flow {
+            ip_id,
+            ..Flow::new(src, dst)
+        };
+        let mut datagram = [7; 24];
+        let icrc = icrc(&flow, &datagram[..20]);
+        datagram[20..].copy_from_slice(&icrc.to_le_bytes());
+        let usual = IpFields::default();
+        pcap.record(
+            crate::core::time::Instant::ZERO,
+            Direction::Inbound,
+            src,
+            dst,
+            usual,
+            &datagram,
+        )?;
+    }
+    pcap.flush()?;
+    // A packet's block has 28 bytes of head, then the IP header.
+    let ids: Vec<u16> = blocks(&file)[2..]
+        .iter()
+        .map(|(_, body)| u16::from_be_bytes([body[20 + 4], body[20 + 5]]))
+        .collect();
+    assert_eq!(ids, [0, 1, 63, 0xbeef]);
     Ok(())
 }

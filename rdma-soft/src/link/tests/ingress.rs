@@ -19,18 +19,24 @@ fn flow() -> Flow {
 fn outcome(transport: &[u8]) -> Result<Opcode, IngressError> {
     let flow = flow();
     let bytes = datagram(&flow, transport);
-    check(flow.src, flow.dst, &bytes, IpIds::Own).map(|(packet, _)| packet.bth.opcode)
+    check(flow.src, flow.dst, &bytes, 0, IpIds::Own).map(|(packet, _)| packet.bth.opcode)
 }
 
 #[test]
 fn a_frame_of_ours_comes_in() {
     for len in [0, 1, 2, 3, 4, 4096] {
         let frame = frame(7, len);
-        let (packet, payload) = check(frame.src, frame.dst, &frame.bytes, IpIds::Own).unwrap();
+        let (packet, payload) = check(frame.src, frame.dst, &frame.bytes, 0, IpIds::Own).unwrap();
         assert_eq!(packet.bth.psn.value(), 7);
         assert!(payload.iter().copied().eq((0..len).map(|i| i as u8)));
         // The addresses are covered too.
-        let elsewhere = check(frame.src, addr("127.0.0.4:4791"), &frame.bytes, IpIds::Own);
+        let elsewhere = check(
+            frame.src,
+            addr("127.0.0.4:4791"),
+            &frame.bytes,
+            0,
+            IpIds::Own,
+        );
         assert_eq!(elsewhere, Err(IngressError::BadIcrc));
     }
 }
@@ -40,7 +46,7 @@ fn each_refusal_has_its_name() {
     let bth = |opcode: u8, byte_1: u8| [opcode, byte_1, 0xff, 0xff, 0, 0, 0, 2, 0, 0, 0, 1];
     for len in 0..16 {
         let flow = flow();
-        let short = check(flow.src, flow.dst, &[0; 16][..len], IpIds::Any);
+        let short = check(flow.src, flow.dst, &[0; 16][..len], 0, IpIds::Any);
         assert_eq!(short, Err(IngressError::TooShort(len)));
     }
     assert_eq!(outcome(&bth(0x04, 0)), Ok(Opcode::RC_SEND_ONLY));
@@ -63,7 +69,7 @@ fn the_icrc_comes_before_everything_else() {
     let flow = flow();
     let mut bytes = datagram(&flow, &[0x15, 0x0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     bytes[9] ^= 1;
-    let outcome = check(flow.src, flow.dst, &bytes, IpIds::Any);
+    let outcome = check(flow.src, flow.dst, &bytes, 0, IpIds::Any);
     assert_eq!(outcome, Err(IngressError::BadIcrc));
 }
 
@@ -73,9 +79,9 @@ fn identifications() {
     for ip_id in [0, 1, 63, 64, 0x718c, 0xffff] {
         let flow = Flow { ip_id, ..flow() };
         let bytes = datagram(&flow, &transport);
-        let own = check(flow.src, flow.dst, &bytes, IpIds::Own);
+        let own = check(flow.src, flow.dst, &bytes, 0, IpIds::Own);
         assert_eq!(own.is_ok(), ip_id < 64, "{ip_id}");
-        assert!(check(flow.src, flow.dst, &bytes, IpIds::Any).is_ok());
+        assert!(check(flow.src, flow.dst, &bytes, 0, IpIds::Any).is_ok());
     }
 }
 

@@ -21,6 +21,12 @@ pub(super) struct Socket {
     told: Told,
     /// It shows the IP header of what it receives.
     shows_headers: bool,
+    /// It may give several datagrams at once.
+    merges: bool,
+    /// The system cuts what it sends into datagrams.
+    segments: bool,
+    /// The system refused to, and it may have been for another reason.
+    in_doubt: bool,
 }
 
 /// What the system was last told about the headers of what is sent, so that it is told again only
@@ -42,18 +48,19 @@ fn step<T>(name: &'static str, result: Result<T, Errno>) -> Result<T, Refusal> {
 impl Socket {
     /// A socket for the frames that go from and to `local`.
     pub(super) fn unicast(local: SocketAddr) -> Result<Socket, Refusal> {
-        let socket = Socket::open(local)?;
+        let mut socket = Socket::open(local)?;
         // A big buffer is a favour: what the system allows must do.
         let fd = &socket.fd;
         let _ = sockopt::set_socket_recv_buffer_size_force(fd, UdpLink::BUFFER)
             .or_else(|_| sockopt::set_socket_recv_buffer_size(fd, UdpLink::BUFFER));
+        socket.merges = sys::set_socket_option(fd.as_fd(), SocketOption::UDP_GRO, 1).is_ok();
         socket.sends()?;
         socket.bind()
     }
 
     /// A socket that sends from `local`. Nothing is received: what comes there is dropped.
     pub(super) fn sender(local: SocketAddr) -> Result<Socket, Refusal> {
-        let socket = Socket::open(local)?;
+        let mut socket = Socket::open(local)?;
         let _ = sockopt::set_socket_recv_buffer_size(&socket.fd, 0);
         socket.sends()?;
         socket.bind()
@@ -124,12 +131,16 @@ impl Socket {
             local,
             told: Told::default(),
             shows_headers: false,
+            merges: false,
+            segments: false,
+            in_doubt: false,
         })
     }
 
     /// Prepares for sending.
-    fn sends(&self) -> Result<(), Refusal> {
+    fn sends(&mut self) -> Result<(), Refusal> {
         let fd = &self.fd;
+        self.segments = sys::set_socket_option(fd.as_fd(), SocketOption::UDP_SEGMENT, 0).is_ok();
         let _ = sockopt::set_socket_send_buffer_size_force(fd, UdpLink::BUFFER)
             .or_else(|_| sockopt::set_socket_send_buffer_size(fd, UdpLink::BUFFER));
         match self.local.ip() {
@@ -184,27 +195,44 @@ impl Socket {
 
     /// Sends `datagram` to `dst`.
     pub(super) fn send(&mut self, dst: SocketAddr, ip: IpFields, datagram: &[u8]) -> Sent {
-        self.tell(dst.ip().is_multicast(), ip);
-        let dst = match dst {
-            SocketAddr::V6(to) if ip.flow_label != 0 => {
-                let label = ip.flow_label & 0xf_ffff;
-                SocketAddrV6::new(*to.ip(), to.port(), label, to.scope_id()).into()
-            }
-            other => other,
-        };
-        loop {
-            match rustix::net::sendto(&self.fd, datagram, SendFlags::NOSIGNAL, &dst) {
-                Ok(_) => return Sent::Done,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Sent::Later,
-                Err(why) => return Sent::Dropped(why),
+        let dst = self.tell(dst, ip);
+        let sent = retried(|| rustix::net::sendto(&self.fd, datagram, SendFlags::NOSIGNAL, &dst));
+        if std::mem::take(&mut self.in_doubt) && sent.is_ok() {
+            self.segments = false;
+        }
+        match sent {
+            Ok(_) => Sent::Done,
+            Err(Errno::AGAIN) => Sent::Later,
+            Err(why) => Sent::Dropped(why),
+        }
+    }
+
+    /// Sends `datagrams`, each of `segment` bytes and the last one perhaps shorter; `None` if they must be
+    /// sent one by one. If one of them goes then, it was the cutting that the system refused, and it is not
+    /// asked again.
+    pub(super) fn send_run(
+        &mut self,
+        dst: SocketAddr,
+        ip: IpFields,
+        datagrams: &[u8],
+        segment: usize,
+    ) -> Option<Sent> {
+        let segment = u16::try_from(segment).ok().filter(|_| self.segments)?;
+        let dst = self.tell(dst, ip);
+        match retried(|| sys::send_segmented(self.fd.as_fd(), &dst, datagrams, segment)) {
+            Ok(()) => Some(Sent::Done),
+            Err(Errno::AGAIN) => Some(Sent::Later),
+            Err(_) => {
+                self.in_doubt = true;
+                None
             }
         }
     }
 
-    /// Tells the system what the next headers shall say, as far as it was not told. It knows all
-    /// values, so it refuses none.
-    fn tell(&mut self, multicast: bool, ip: IpFields) {
+    /// Tells the system what the next headers to `dst` shall say, as far as it was not told. It knows all
+    /// values, so it refuses none. Gives the address that says the rest.
+    fn tell(&mut self, dst: SocketAddr, ip: IpFields) -> SocketAddr {
+        let multicast = dst.ip().is_multicast();
         let (fd, is_v4) = (&self.fd, self.local.is_ipv4());
         if self.told.traffic_class != Some(ip.traffic_class) {
             self.told.traffic_class = Some(ip.traffic_class);
@@ -228,34 +256,48 @@ impl Socket {
                 (false, false) => sockopt::set_ipv6_unicast_hops(fd, Some(hops)),
             };
         }
-    }
-
-    /// Receives one datagram; `None` if there is none.
-    pub(super) fn recv(&self, buffer: &mut [u8]) -> Option<Received> {
-        loop {
-            let received = if self.shows_headers {
-                sys::recv_with_headers(self.fd.as_fd(), buffer)
-            } else {
-                self.recv_alone(buffer)
-            };
-            match received {
-                Ok(received) => return Some(received),
-                Err(Errno::INTR) => {}
-                Err(_) => return None,
+        match dst {
+            SocketAddr::V6(to) if ip.flow_label != 0 => {
+                let label = ip.flow_label & 0xf_ffff;
+                SocketAddrV6::new(*to.ip(), to.port(), label, to.scope_id()).into()
             }
+            other => other,
         }
     }
 
-    /// Receives a datagram without its header.
+    /// Receives a datagram, or several that came together; `None` if there is none.
+    pub(super) fn recv(&self, buffer: &mut [u8]) -> Option<Received> {
+        retried(|| {
+            if self.shows_headers || self.merges {
+                sys::recv_with_control(self.fd.as_fd(), buffer)
+            } else {
+                self.recv_alone(buffer)
+            }
+        })
+        .ok()
+    }
+
+    /// Receives a datagram and nothing about it.
     fn recv_alone(&self, buffer: &mut [u8]) -> Result<Received, Errno> {
         let (len, full, src) = rustix::net::recvfrom(&self.fd, buffer, RecvFlags::TRUNC)?;
         let src = src.and_then(|src| SocketAddr::try_from(src).ok());
         Ok(Received {
             len,
+            segment: len,
             src: src.ok_or(Errno::INVAL)?,
             truncated: full > len,
             ip: IpFields::default(),
         })
+    }
+}
+
+/// Makes a call again as long as a signal interrupts it.
+fn retried<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            done => return done,
+        }
     }
 }
 

@@ -7,17 +7,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
 
-use super::{Driver, Local, Waiting};
+use super::{Driver, Local};
 use crate::core::time::Instant;
-use crate::core::{CallError, Path, Refused, Transmit};
+use crate::core::{CallError, MAX_FRAME, Path, Refused, Transmit};
 use crate::link::{
-    Direction, Frame, IngressError, IpFields, LinkError, Pcap, Received, Sent, check,
+    Bound, Direction, Frame, IngressError, IpFields, LinkError, Pcap, Received, Run, Sent, Way,
+    check,
 };
 use crate::wire::ROCE_PORT;
-use crate::wire::icrc::{self, Flow};
 
 impl Driver {
-    /// Takes up to `most` datagrams from the sockets; gives their number.
+    /// Takes `most` datagrams from the sockets, or some more that came with them, if there are as many; gives
+    /// their number.
     pub(super) fn receive(&mut self, now: Instant, most: u32) -> u32 {
         let mut count = 0;
         let sockets = self.link.receivers();
@@ -28,20 +29,35 @@ impl Driver {
                 let Some(received) = self.link.recv(at, &mut self.rx) else {
                     break;
                 };
-                count += 1;
-                self.take_posts();
-                self.take_in(now, at, &received);
+                count += self.take_in(now, at, &received);
             }
         }
         count
     }
 
-    /// Takes in what receiving socket number `at` gave.
-    fn take_in(&mut self, now: Instant, at: usize, received: &Received) {
-        let Some(datagram) = self.rx.get(..received.len) else {
-            return;
-        };
+    /// Takes in what receiving socket number `at` gave; tells how many datagrams it was.
+    fn take_in(&mut self, now: Instant, at: usize, received: &Received) -> u32 {
+        let rx = std::mem::take(&mut self.rx);
         let bound = self.link.bound(at);
+        let mut count = 0;
+        for datagram in received.datagrams(&rx) {
+            self.take_posts();
+            self.take_datagram(now, &bound, received, count, datagram);
+            count += 1;
+        }
+        self.rx = rx;
+        count.into()
+    }
+
+    /// Takes in a datagram, number `place` of those that came together.
+    fn take_datagram(
+        &mut self,
+        now: Instant,
+        bound: &Bound,
+        received: &Received,
+        place: u16,
+        datagram: &[u8],
+    ) {
         let local = self.locals[bound.at];
         self.counters.rx_datagrams += 1;
         if !local.up {
@@ -66,7 +82,7 @@ impl Driver {
             self.engine.refuse(Refused::BadHeader);
             return;
         }
-        match check(src, dst, datagram, self.ids) {
+        match check(src, dst, datagram, place, self.ids) {
             Ok((packet, payload)) => {
                 let path = Path {
                     traffic_class: received.ip.traffic_class,
@@ -82,17 +98,18 @@ impl Driver {
 
     /// Sends up to `most` packets; gives their number.
     pub(super) fn transmit(&mut self, now: Instant, most: u32) -> u32 {
-        if let Some(Waiting { from, frame }) = self.waiting.take() {
-            self.send_frame(from, frame);
+        while let Some(mut run) = self.waiting.pop_front() {
+            if !self.send_run(&mut run) {
+                self.waiting.push_front(run);
+                return 0;
+            }
         }
         let mut count = 0;
-        while count < most && self.waiting.is_none() {
+        while count < most && self.waiting.is_empty() {
             // Frames whose delay is over go before new ones.
             if let Some(frame) = self.faults.as_mut().and_then(|f| f.poll(now)) {
                 count += 1;
-                if let Some(from) = self.socket_of(frame.src.ip()) {
-                    self.send_frame(from, frame);
-                }
+                self.send_frame(frame);
                 continue;
             }
             let Some(mut packet) = self.engine.poll_transmit(now) else {
@@ -109,6 +126,7 @@ impl Driver {
                 self.send_packet(now, &packet);
             }
         }
+        self.flush();
         count
     }
 
@@ -131,7 +149,7 @@ impl Driver {
         packet.hop_limit = packet.hop_limit.max(1);
     }
 
-    /// Makes a packet a datagram, and sends it or hands it to the faults.
+    /// Makes a packet a datagram, and sends it with those that follow it, or hands it to the faults.
     fn send_packet(&mut self, now: Instant, packet: &Transmit) {
         if packet.is_multicast() && self.is_ours(packet.src) {
             // Members that are of this node get it first: once it is emitted, its request may be done
@@ -140,74 +158,111 @@ impl Driver {
             self.take_posts();
             self.engine.loopback(now, packet);
         }
-        let mut tx = std::mem::take(&mut self.tx);
-        if let Some(len) = self.engine.emit(packet, &mut tx) {
-            self.send_emitted(now, packet, &mut tx, len);
+        let way = self.way(packet);
+        if !way.is_some_and(|way| self.run.takes(&way, packet.frame_len())) {
+            self.flush();
         }
-        self.tx = tx;
-    }
-
-    /// Sends what the engine wrote to the first `len` bytes of `tx`, which has room for the ICRC.
-    fn send_emitted(&mut self, now: Instant, packet: &Transmit, tx: &mut [u8], len: usize) {
-        let from = (self.socket_of(packet.src)).filter(|&at| self.locals[at].up);
-        let Some(from) = from else {
+        let Some(len) = self.engine.emit(packet, self.run.room()) else {
+            return;
+        };
+        let Some(way) = way else {
             self.counters.tx_no_way += 1;
             return;
         };
-        let ip = IpFields {
-            traffic_class: packet.traffic_class,
-            hop_limit: packet.hop_limit,
-            flow_label: packet.flow_label,
-        };
+        self.run.push(way, len);
+        if let Some(layer) = &mut self.faults {
+            if let Some((_, datagram, _)) = self.run.next() {
+                let mut bytes = self.pool.take();
+                bytes.extend_from_slice(datagram);
+                let Way { src, dst, ip, .. } = way;
+                let frame = Frame {
+                    src,
+                    dst,
+                    ip,
+                    bytes,
+                };
+                layer.offer(now, frame);
+            }
+            self.run.clear();
+        } else if self.pcap.is_some() || packet.is_multicast() {
+            // Who watches sees single datagrams; and those of a group are for sockets that do not merge.
+            self.flush();
+        }
+    }
+
+    /// The way that a packet goes; `None` if it goes nowhere.
+    fn way(&mut self, packet: &Transmit) -> Option<Way> {
+        let from = (self.socket_of(packet.src)).filter(|&at| self.locals[at].up)?;
         let bth = &packet.packet.bth;
         let port = (self.source_port).of(packet.flow_label, packet.qp_num, bth.dest_qp);
-        let src = self.link.source(from, port);
-        let dst = SocketAddr::new(packet.dst, ROCE_PORT);
-        let icrc = icrc::icrc(&Flow::new(src, dst), &tx[..len]);
-        tx[len..len + icrc::LEN].copy_from_slice(&icrc.to_le_bytes());
-        let datagram = &tx[..len + icrc::LEN];
-        if self.faults.is_none() && self.send(from, src, dst, ip, datagram) {
-            return;
-        }
-        let mut bytes = self.pool.take();
-        bytes.extend_from_slice(datagram);
-        let frame = Frame {
+        Some(Way {
+            from,
+            src: self.link.source(from, port),
+            dst: SocketAddr::new(packet.dst, ROCE_PORT),
+            ip: IpFields {
+                traffic_class: packet.traffic_class,
+                hop_limit: packet.hop_limit,
+                flow_label: packet.flow_label,
+            },
+        })
+    }
+
+    /// Sends a frame that comes out of the faults.
+    fn send_frame(&mut self, frame: Frame) {
+        let Frame {
             src,
             dst,
             ip,
             bytes,
+        } = frame;
+        let Some(from) = self.socket_of(src.ip()) else {
+            return;
         };
-        match &mut self.faults {
-            Some(layer) => layer.offer(now, frame),
-            None => self.waiting = Some(Waiting { from, frame }),
-        }
-    }
-
-    /// Sends a frame, or keeps it until the socket has room.
-    fn send_frame(&mut self, from: usize, frame: Frame) {
-        if self.send(from, frame.src, frame.dst, frame.ip, &frame.bytes) {
-            self.pool.give(frame.bytes);
+        let way = Way { from, src, dst, ip };
+        let mut run = Run::of_one(way, bytes);
+        if self.send_run(&mut run) {
+            self.pool.give(run.into_bytes());
         } else {
-            self.waiting = Some(Waiting { from, frame });
+            self.waiting.push_back(run);
         }
     }
 
-    /// Hands a datagram to the system; false if the socket has no room for it at the moment.
-    fn send(
-        &mut self,
-        from: usize,
-        src: SocketAddr,
-        dst: SocketAddr,
-        ip: IpFields,
-        datagram: &[u8],
-    ) -> bool {
-        match self.link.send(from, src.port(), dst, ip, datagram) {
-            Sent::Later => return false,
-            Sent::Done => {
-                self.counters.tx_datagrams += 1;
-                record(&mut self.pcap, Direction::Outbound, src, dst, ip, datagram);
+    /// Sends the datagrams that are made, or keeps them until the socket has room.
+    fn flush(&mut self) {
+        let mut run = std::mem::take(&mut self.run);
+        // None overtakes those that wait.
+        if self.waiting.is_empty() && self.send_run(&mut run) {
+            run.clear();
+            self.run = run;
+        } else if run.is_empty() {
+            self.run = run;
+        } else {
+            self.waiting.push_back(run);
+            self.run = Run::new(MAX_FRAME);
+        }
+    }
+
+    /// Hands a run to the system; false if the socket has no room for the rest at the moment.
+    fn send_run(&mut self, run: &mut Run) -> bool {
+        while let Some((way, datagrams, count)) = run.next() {
+            let Way { from, src, dst, ip } = way;
+            let sent = match count {
+                1 => Some(self.link.send(from, src.port(), dst, ip, datagrams)),
+                _ => (self.link).send_run(from, src.port(), dst, ip, datagrams, run.segment()),
+            };
+            match sent {
+                Some(Sent::Later) => return false,
+                Some(Sent::Done) => {
+                    self.counters.tx_datagrams += count as u64;
+                    record(&mut self.pcap, Direction::Outbound, src, dst, ip, datagrams);
+                }
+                Some(Sent::Dropped(_)) => self.counters.tx_refused += count as u64,
+                None => {
+                    run.split();
+                    continue;
+                }
             }
-            Sent::Dropped(_) => self.counters.tx_refused += 1,
+            run.sent();
         }
         true
     }
