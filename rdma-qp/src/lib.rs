@@ -55,6 +55,8 @@
 #![deny(unsafe_code)]
 
 mod account;
+mod attach;
+mod buffer;
 mod cq;
 mod deadline;
 mod device;
@@ -77,6 +79,8 @@ mod units;
 mod wr_id;
 
 pub use account::{Account, Operation};
+pub use attach::Attachments;
+pub use buffer::{Buffer, BufferNotPosted, BufferPool};
 pub use cq::{
     Armed, CloseCqError, Completion, Cq, CreateCqError, Failure, PollError, Root, Sender, Success,
     Ticket, WaitError,

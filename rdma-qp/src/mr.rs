@@ -106,6 +106,10 @@ impl Mr {
         }
     }
 
+    pub(crate) fn into_owned(self) -> OwnedRegion {
+        self.owned
+    }
+
     #[inline]
     fn region(&self) -> &Region {
         self.owned.region()
@@ -261,6 +265,10 @@ impl<'a> MrSlice<'a> {
     /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    pub(crate) fn from_local(local: LocalSlice<'a>) -> MrSlice<'a> {
+        MrSlice(local)
     }
 
     #[inline]

@@ -13,7 +13,7 @@ use crate::errno::Errno;
 use crate::mr::Mr;
 use crate::qp::{QpBuilder, Rc};
 use crate::raw::memory::Memory;
-use crate::raw::pd::PdHandle;
+use crate::raw::pd::{OwnedRegion, PdHandle};
 
 bitflags::bitflags! {
     /// What a region, or a QP, lets the device do on behalf of others.
@@ -52,6 +52,14 @@ pub enum RegisterError {
     /// There are no bytes to register: devices disagree on what that would mean.
     #[error("a region needs at least one byte")]
     Empty,
+    /// The system has not so much memory.
+    #[error("the system has no memory for {count} buffers of {size} bytes")]
+    NoMemory {
+        /// Buffers.
+        count: usize,
+        /// Bytes of each.
+        size: usize,
+    },
     /// Longer than the device's limit.
     #[error("a region of {len} bytes is over the limit of {max} of {device}")]
     TooLong {
@@ -112,6 +120,11 @@ impl Pd {
     /// Name of the device that it is of.
     pub fn device(&self) -> &str {
         &self.handle.context.name
+    }
+
+    /// Registers memory that no peer gets a right to.
+    pub(crate) fn register_owned(&self, memory: Memory) -> Result<OwnedRegion, RegisterError> {
+        Ok(self.register(memory, Access::LOCAL_WRITE)?.into_owned())
     }
 
     /// Registers `memory`, which moves into the region.

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use rdma_core_sys::ibv_qp_cap;
 
 use super::{Qp, QpInfo, Transport};
+use crate::attach::Attachments;
+use crate::buffer::PostedBuffers;
 use crate::cq::{Cq, PollError};
 use crate::errno::Errno;
 use crate::pd::{Access, Pd};
@@ -205,7 +207,12 @@ impl<'a, T: Transport> QpBuilder<'a, T> {
         self.send_cq.enter(&handle.send, &info, self.pd.handle());
         self.recv_cq.enter(&handle.recv, &info, self.pd.handle());
         tracing::debug!(device = %info.device, qp = info.qp_num, transport = %T::RULES, "QP created");
+        let buffers = PostedBuffers::new(
+            Attachments::new(&handle.send),
+            Attachments::new(&handle.recv),
+        );
         Ok(Qp {
+            buffers,
             handle,
             info,
             device: self.pd.device_attr().clone(),

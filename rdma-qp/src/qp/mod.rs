@@ -35,6 +35,8 @@ pub use transition::{
 };
 
 use crate::account::Account;
+use crate::attach::Attachments;
+use crate::buffer::PostedBuffers;
 use crate::dump::LastError;
 use crate::endpoint::Endpoint;
 use crate::errno::Errno;
@@ -191,7 +193,9 @@ pub struct CloseQpError<T: Transport> {
 ///
 /// Dropping it destroys it; requests that are under way are thrown away, and what they used is free afterwards.
 pub struct Qp<T: Transport = Rc> {
+    /// Before the buffers, so that it is destroyed before they are given back.
     handle: QpHandle,
+    pub(crate) buffers: PostedBuffers,
     info: Arc<QpInfo>,
     device: Arc<ibv_device_attr>,
     /// Ids of the CQs of its two queues.
@@ -260,6 +264,15 @@ impl<T: Transport> Qp<T> {
     /// The books of its receive queue.
     pub fn recv_account(&self) -> Account {
         self.handle.recv.account()
+    }
+
+    /// A place for values of the application's that belong to requests of one of its queues: the send queue, or else the
+    /// receive queue.
+    pub fn attachments<V>(&self, queue: QueueKind) -> Attachments<V> {
+        Attachments::new(match queue {
+            QueueKind::Send => &self.handle.send,
+            _ => &self.handle.recv,
+        })
     }
 
     /// The books of one of its queues; all zero for a queue that it does not have.

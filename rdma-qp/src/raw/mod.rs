@@ -9,12 +9,16 @@
 //! 2. **Parents.** A handle holds its parents by `Arc`, so a parent is destroyed after its children.
 //! 3. **Regions.** The memory of a registered region is freed or handed back only after `ibv_dereg_mr` succeeded, and
 //!    that is called only when every queue that may hold requests on it has let go of them ([`crate::account`]) or is
-//!    destroyed. While registered, the bytes are reached through raw pointers only, never through references.
+//!    destroyed. While registered, the bytes are reached through raw pointers only, never through references. An address
+//!    handle is destroyed when every send queue of its PD that may hold requests with it has let go of them.
 
+pub(crate) mod ah;
+pub(crate) mod chunks;
 pub(crate) mod context;
 pub(crate) mod cq;
 pub(crate) mod foreign;
 pub(crate) mod intake;
+mod mcast;
 pub(crate) mod memory;
 pub(crate) mod pd;
 pub(crate) mod qp;

@@ -81,6 +81,7 @@ impl<T: Transport> Qp<T> {
         }
         let posted = self.handle.post_send(
             O::OPERATION,
+            op.to(),
             local.iter().map(MrSlice::local),
             #[inline]
             |request| {
@@ -105,7 +106,7 @@ impl<T: Transport> Qp<T> {
     ) -> Result<Ticket, PostError> {
         let flags = flags | PostFlags::INLINE;
         self.check_request(&op, bytes.len() as u64, flags)?;
-        let posted = self.handle.post_inline(O::OPERATION, bytes, |request| {
+        let posted = self.handle.post_inline(O::OPERATION, op.to(), bytes, |request| {
             request.opcode = O::OPCODE;
             request.send_flags = flags.lower().bits();
             op.fill(request);
@@ -269,6 +270,7 @@ impl<T: Transport> Qp<T> {
     pub(super) fn not_posted(&mut self, queue: QueueKind, reason: NotPosted) -> PostError {
         let (accepted, refused, first, errno) = match reason {
             NotPosted::OtherPd(entry) => return PostError::OtherPd { entry },
+            NotPosted::OtherPdAh => return PostError::OtherPdAh,
             NotPosted::Full => return self.full(queue, false),
             NotPosted::Refused {
                 accepted,
@@ -277,6 +279,7 @@ impl<T: Transport> Qp<T> {
                 errno,
             } => (accepted, refused, first, errno),
         };
+        self.buffers.settle();
         if is_before(first, self.silence.to) {
             // What was unsignaled and is refused is not in the queue.
             let from = self.silence.from;
