@@ -168,6 +168,17 @@ check_minimum-rust() {
     run minimum-rust 600 env CARGO_TARGET_DIR="$CARGO_TARGET_DIR/minimum" cargo "+$version" check --workspace --locked
 }
 
+# The other processor that has code of its own (the preload library) and other types in C.
+check_aarch64() {
+    local target=aarch64-unknown-linux-gnu
+    if [[ ! -d $(rustc --print target-libdir --target "$target" 2>/dev/null) ]] &&
+        ! { [[ ${QP_CHECK_INSTALL:-1} != 0 ]] && timeout 120 rustup target add "$target" >/dev/null 2>&1 </dev/null; }; then
+        skip aarch64 "the target cannot be had here (rustup target add $target)"
+        return
+    fi
+    run aarch64 300 cargo check --target "$target" --locked -p rdma-soft-preload -p rdma-qp
+}
+
 check_memcheck() { run memcheck 600 bash ci/memcheck.sh; }
 check_asan() { run asan 600 bash ci/asan.sh; }
 
@@ -197,7 +208,7 @@ check_vm() {
 # --- all of it -------------------------------------------------------------------------------------
 
 all=(versions default-build unsafe fmt clippy build readme states icrc-vectors faulty-wire capture
-    conformance suite xrc accounting copy kill peers vm tests doctests doc link minimum-rust asan memcheck)
+    conformance suite xrc accounting copy kill peers vm tests doctests doc link minimum-rust aarch64 asan memcheck)
 if [[ ${1:-} == --list ]]; then
     printf '%s\n' "${all[@]}"
     exit 0
