@@ -24,7 +24,10 @@
 //!     44     1  hop limit
 //!     45     1  port number, counted from 1
 //!     46     2  P_Key
-//!     48    14  zero
+//!     48     1  flags: 1 the Q_Key is there (UD); the others zero
+//!     49     3  zero
+//!     52     4  Q_Key, high bit zero; zero where it is not there
+//!     56     6  zero
 //!     62     2  number of regions
 //! then per region
 //!      0     8  address
@@ -36,12 +39,15 @@
 use serde::{Deserialize, Serialize};
 
 use crate::gid::Gid;
+use crate::qkey::QKey;
 use crate::units::{PathMtu, Psn};
 
 const MAGIC: [u8; 4] = *b"RQEP";
 const VERSION: u16 = 1;
 const HEAD: usize = 64;
 const REGION: usize = 24;
+/// Flag: the record has a Q_Key.
+const HAS_QKEY: u8 = 1;
 
 /// Most regions that one record can carry.
 pub const MAX_REGIONS: usize = 1024;
@@ -108,6 +114,9 @@ pub struct Endpoint {
     pub port: u8,
     /// The partition key that it sends with.
     pub pkey: u16,
+    /// The Q_Key that a datagram to it must carry; only UD QPs have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qkey: Option<QKey>,
 }
 
 /// A memory region of the peer, as the peer described it.
@@ -369,7 +378,7 @@ impl Peer {
             });
         }
         let endpoint = read_endpoint(&mut r)?;
-        r.take::<14>()?;
+        r.take::<6>()?;
         let count = usize::from(r.u16()?);
         if count > MAX_REGIONS {
             return Err(DecodeError::TooManyRegions(count));
@@ -416,7 +425,21 @@ fn read_endpoint(r: &mut Reader<'_>) -> Result<Endpoint, DecodeError> {
         hop_limit: r.u8()?,
         port: r.u8()?,
         pkey: r.u16()?,
+        qkey: read_qkey(r)?,
     })
+}
+
+fn read_qkey(r: &mut Reader<'_>) -> Result<Option<QKey>, DecodeError> {
+    let [flags, ..] = r.take::<4>()?;
+    let value = r.u32()?;
+    if flags & HAS_QKEY == 0 {
+        return Ok(None);
+    }
+    let refused = |_| DecodeError::Field {
+        field: "Q_Key",
+        value: value.into(),
+    };
+    QKey::new(value).map(Some).map_err(refused)
 }
 
 /// The record of `endpoint` with `regions`.
@@ -447,7 +470,10 @@ pub(crate) fn encode(
     w.put(endpoint.flow_label.to_be_bytes());
     w.put([endpoint.hop_limit, endpoint.port]);
     w.put(endpoint.pkey.to_be_bytes());
-    w.put([0; 14]);
+    let flags = if endpoint.qkey.is_some() { HAS_QKEY } else { 0 };
+    w.put([flags, 0, 0, 0]);
+    w.put(endpoint.qkey.map_or(0, QKey::get).to_be_bytes());
+    w.put([0; 6]);
     w.put((regions.len() as u16).to_be_bytes());
     for region in regions {
         w.put(region.to_bytes());
@@ -476,6 +502,7 @@ mod tests {
                 hop_limit: 64,
                 port: 2,
                 pkey: 0xffff,
+                qkey: None,
             },
             regions: vec![RemoteRegion {
                 addr: 0x7f00_0000_1000,
@@ -501,6 +528,23 @@ mod tests {
         ];
         assert_eq!(peer().encode().unwrap(), expected);
         assert_eq!(Peer::decode(expected).unwrap(), peer());
+    }
+
+    #[test]
+    fn a_datagram_queue_pair_has_its_q_key_in_the_record() {
+        let mut datagrams = peer();
+        datagrams.endpoint.qkey = Some(QKey::new(0x1234_5678).unwrap());
+        let mut bytes = datagrams.encode().unwrap();
+        assert_eq!(bytes[48..56], [1, 0, 0, 0, 0x12, 0x34, 0x56, 0x78]);
+        assert_eq!(Peer::decode(&bytes).unwrap(), datagrams);
+        bytes[52] = 0x80;
+        assert!(matches!(
+            Peer::decode(&bytes),
+            Err(DecodeError::Field {
+                field: "Q_Key",
+                value: 0x8034_5678
+            })
+        ));
     }
 
     #[test]

@@ -55,6 +55,7 @@
 #![deny(unsafe_code)]
 
 mod account;
+mod ah;
 mod attach;
 mod buffer;
 mod cq;
@@ -67,9 +68,11 @@ pub mod exchange;
 mod fd;
 mod gid;
 pub mod lint;
+mod mcast;
 mod mr;
 mod pd;
 mod port;
+mod qkey;
 mod qp;
 #[allow(unsafe_code)]
 mod raw;
@@ -79,6 +82,7 @@ mod units;
 mod wr_id;
 
 pub use account::{Account, Operation};
+pub use ah::{Ah, AhError, Destination, DestinationError, Grh, GrhError, NotAGroup};
 pub use attach::Attachments;
 pub use buffer::{Buffer, BufferNotPosted, BufferPool};
 pub use cq::{
@@ -93,11 +97,13 @@ pub use endpoint::{
 };
 pub use errno::Errno;
 pub use gid::{Family, Gid, GidChoice, GidEntry, GidKind, NoUsableGid, Verdict};
+pub use mcast::McastError;
 pub use mr::{BadAtomic, CloseMrError, Mr, MrSlice, OutOfRegion};
 pub use pd::{Access, ClosePdError, Pd, RegisterError};
 pub use port::{BadPort, GidError, Port, PortInfo, QueryPortError};
+pub use qkey::QKey;
 pub use qp::{
-    CapAsked, Change, ChangeError, CloseQpError, ConnectError, Connected, Connects, CreateQpError,
+    ActivateError, CapAsked, Change, ChangeError, CloseQpError, ConnectError, Connected, Connects, CreateQpError,
     Doorbell, DrainError, DrainProblem, Drained, DrainedQueue, EndpointError, Fate, GidProblem,
     Global, MeasureError, Modified, ModifyError, ModifyReport, NOTHING, Negotiated, Op, Path,
     PathOptions, PostError, PostFlags, Problem, Qp, QpBuilder, QpRef, QpRefGidError, QpSnapshot,

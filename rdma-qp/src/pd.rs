@@ -11,7 +11,7 @@ use rdma_core_sys::{
 use crate::cq::Cq;
 use crate::errno::Errno;
 use crate::mr::Mr;
-use crate::qp::{QpBuilder, Rc};
+use crate::qp::{QpBuilder, Rc, Uc, Ud};
 use crate::raw::memory::Memory;
 use crate::raw::pd::{OwnedRegion, PdHandle};
 
@@ -158,6 +158,16 @@ impl Pd {
 
     /// Begins a reliable-connection QP whose completions go to `cq`.
     pub fn rc<'a>(&'a self, cq: &'a Cq) -> QpBuilder<'a, Rc> {
+        QpBuilder::new(self, cq)
+    }
+
+    /// Begins an unreliable-connection QP whose completions go to `cq`.
+    pub fn uc<'a>(&'a self, cq: &'a Cq) -> QpBuilder<'a, Uc> {
+        QpBuilder::new(self, cq)
+    }
+
+    /// Begins an unreliable-datagram QP whose completions go to `cq`.
+    pub fn ud<'a>(&'a self, cq: &'a Cq) -> QpBuilder<'a, Ud> {
         QpBuilder::new(self, cq)
     }
 

@@ -190,6 +190,7 @@ fn both_ends_send_in_one_class() {
         hop_limit: 64,
         port: 1,
         pkey: 0xffff,
+        qkey: None,
     };
     // Flow labels are each end's own.
     let there = Endpoint {

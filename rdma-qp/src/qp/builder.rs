@@ -101,7 +101,7 @@ fn hint(errno: Errno) -> &'static str {
     }
 }
 
-/// What a QP shall be like. Made by [`Pd::rc`].
+/// What a QP shall be like. Made by [`Pd::rc`], [`Pd::uc`] and [`Pd::ud`].
 ///
 /// ```
 /// use rdma_qp::Device;

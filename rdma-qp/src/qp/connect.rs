@@ -4,7 +4,7 @@ use rdma_core_sys::{IBV_QPS_INIT, IBV_QPS_RESET, ibv_device_attr, ibv_port_state
 
 use super::modify::{self, Moves};
 use super::transition::{Global, HOP_LIMIT};
-use super::{Connects, ModifyError, Path, Qp, QueryQpError, ToInit, ToRtr, ToRts};
+use super::{Connects, ModifyError, Path, Qp, QueryQpError, ToInit, ToRtr, ToRts, Transport};
 use crate::dump::Ends;
 use crate::endpoint::{Endpoint, LinkLayer, Peer};
 use crate::exchange::{Exchange, ExchangeError};
@@ -181,6 +181,18 @@ pub(crate) struct Description {
 }
 
 impl Description {
+    pub(super) fn here(&self) -> &Endpoint {
+        &self.here
+    }
+
+    pub(super) fn set_here(&mut self, here: Endpoint) {
+        self.here = here;
+    }
+
+    pub(super) fn source(&self) -> GidEntry {
+        self.source
+    }
+
     pub(super) fn port(&self) -> u8 {
         self.here.port
     }
@@ -240,6 +252,7 @@ pub(crate) trait Connecting: Moves {
             hop_limit: options.hop_limit,
             port: gid.port,
             pkey: port.pkey(options.pkey_index)?,
+            qkey: None,
         };
         *self.told() = Some(Description {
             here: endpoint.clone(),
@@ -334,7 +347,7 @@ pub(crate) trait Connecting: Moves {
     }
 }
 
-impl<T: Connects> Connecting for Qp<T> {
+impl<T: Transport> Connecting for Qp<T> {
     fn told(&mut self) -> &mut Told {
         &mut self.told
     }

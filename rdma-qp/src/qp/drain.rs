@@ -10,6 +10,7 @@ use super::sqd::pause;
 use super::transition::ToErr;
 use super::{ModifyError, PostError, Qp, QueryQpError, Transport};
 use crate::account::{Account, Operation};
+use crate::ah::Destination;
 use crate::cq::{Completion, Cq, PollError, Root};
 use crate::deadline::Deadline;
 use crate::raw::qp::NotPosted;
@@ -337,12 +338,14 @@ impl<T: Transport> Qp<T> {
             return Ok(marker);
         }
         // A datagram needs an address handle even if it is flushed.
-        if T::RULES == rules::Transport::Ud {
+        let own = self.own_ah();
+        if T::RULES == rules::Transport::Ud && own.is_none() {
             return Ok(marker);
         }
+        let to = own.as_ref().map(Destination::datagram);
         let posted = self
             .handle
-            .post_send(Operation::Send, std::iter::empty(), |request| {
+            .post_send(Operation::Send, to, std::iter::empty(), |request| {
                 request.opcode = IBV_WR_SEND;
                 request.send_flags = IBV_SEND_SIGNALED.bits();
             });

@@ -10,6 +10,7 @@ mod qp_ref;
 mod recover;
 mod sqd;
 mod transition;
+mod ud;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -23,7 +24,7 @@ pub use builder::{CapAsked, CreateQpError, QpBuilder};
 pub use connect::{ConnectError, Connected, EndpointError, Negotiated, PathOptions};
 pub use drain::{DrainError, DrainProblem, Drained, DrainedQueue, Fate};
 pub use inspect::MeasureError;
-pub(crate) use modify::Handle;
+pub(crate) use modify::{Handle, check_gid};
 pub use modify::{GidProblem, Modified, ModifyError, ModifyReport, Problem};
 pub use post::{Doorbell, NOTHING, Op, PostError, PostFlags, op};
 pub use qp_ref::{QpRef, QpRefGidError, RefDrainError, RefDrained};
@@ -33,6 +34,7 @@ pub use transition::{
     Global, Path, ToErr, ToInit, ToInitUd, ToReset, ToRtr, ToRtrUd, ToRts, ToRtsUd, ToSqd,
     Transition, TransitionOf,
 };
+pub use ud::ActivateError;
 
 use crate::account::Account;
 use crate::attach::Attachments;
@@ -90,7 +92,7 @@ impl RdmaWrite for Uc {}
 
 impl Transport for Ud {
     const RULES: rules::Transport = rules::Transport::Ud;
-    const RECV_HEADER: u32 = 40;
+    const RECV_HEADER: u32 = crate::ah::Grh::LEN as u32;
 }
 
 mod sealed {

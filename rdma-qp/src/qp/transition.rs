@@ -115,7 +115,7 @@ impl Transition for ToInit {
 }
 
 /// Where packets go, and from which address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Path {
     /// Local port, counted from 1: that of the QP.
     pub port: u8,
@@ -128,7 +128,7 @@ pub struct Path {
 }
 
 /// The part of a path that routers look at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Global {
     /// GID of the peer.
     pub dgid: Gid,
@@ -166,7 +166,7 @@ impl Path {
         }
     }
 
-    pub(super) fn lower(&self) -> ibv_ah_attr {
+    pub(crate) fn lower(&self) -> ibv_ah_attr {
         let mut av = ibv_ah_attr::zeroed();
         av.port_num = self.port;
         av.dlid = self.lid;

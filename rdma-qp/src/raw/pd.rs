@@ -1,8 +1,9 @@
 //! Protection domains and the regions in them.
 //!
-//! A region that is dropped while queues may still hold requests on it goes to its PD's list of retired regions, with
+//! A region that is dropped while queues may still hold requests on it goes to its PD's list of what is retired, with
 //! the `posted` mark of each such queue. When a queue has let go of everything below its mark the mark falls away, and
-//! the region without marks is deregistered and freed. Nothing on the posting path takes part in this.
+//! the region without marks is deregistered and freed. Nothing on the posting path takes part in this. Address handles
+//! end in the same way.
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -12,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rdma_core_sys::*;
 
+use super::ah::{AddressHandle, Cache};
 use super::context::ContextHandle;
 use super::memory::{Bytes, Memory};
 use super::{pointer, status};
@@ -62,8 +64,12 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.bytes.start()
+    }
+
     pub(crate) fn addr(&self) -> u64 {
-        self.bytes.start().as_ptr() as u64
+        self.start().as_ptr() as u64
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -169,8 +175,8 @@ impl OwnedRegion {
 impl Drop for OwnedRegion {
     fn drop(&mut self) {
         // SAFETY: this is the end of the value, and `reclaim` keeps its own from ending here: the region is taken once.
-        self.pd
-            .retire(unsafe { ManuallyDrop::take(&mut self.region) });
+        let region = unsafe { ManuallyDrop::take(&mut self.region) };
+        self.pd.retire(Resource::Region(region));
     }
 }
 
@@ -205,9 +211,24 @@ impl<'a> LocalSlice<'a> {
     }
 }
 
-/// A dropped region, waiting for queues to let go of it.
+/// What requests name, so that it must outlive them.
+pub(super) enum Resource {
+    Region(Region),
+    Ah(AddressHandle),
+}
+
+impl Resource {
+    fn used_by(&self, kind: QueueKind) -> bool {
+        match self {
+            Resource::Region(region) => region.used_by(kind),
+            Resource::Ah(ah) => kind == QueueKind::Send && ah.is_used(),
+        }
+    }
+}
+
+/// Something that was dropped, waiting for queues to let go of it.
 struct Retired {
-    region: Region,
+    what: Resource,
     marks: Vec<(Arc<Queue>, u64)>,
 }
 
@@ -227,6 +248,7 @@ pub(crate) struct PdHandle {
     regions: AtomicUsize,
     freed: bool,
     state: Mutex<State>,
+    ahs: Mutex<Cache>,
 }
 
 // SAFETY: an ibv_pd and all calls on it may be used from any thread; the rest is behind a mutex.
@@ -247,6 +269,7 @@ impl PdHandle {
             regions: AtomicUsize::new(0),
             freed: false,
             state: Mutex::default(),
+            ahs: Mutex::default(),
         })
     }
 
@@ -257,6 +280,12 @@ impl PdHandle {
     fn state(&self) -> MutexGuard<'_, State> {
         // The lists are valid after every single operation on them, whoever panicked in between.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The cache of address handles.
+    pub(super) fn cached_ahs(&self) -> MutexGuard<'_, Cache> {
+        // As for the state.
+        self.ahs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers `memory`; a refusal gives it back.
@@ -309,11 +338,9 @@ impl PdHandle {
         self.state().queues.retain(|queue| !queue.is_ended());
     }
 
-    fn marks(state: &State, region: &Region) -> Vec<(Arc<Queue>, u64)> {
-        let users = state
-            .queues
-            .iter()
-            .filter(|queue| region.used_by(queue.kind));
+    /// The queues that may hold requests on something that queues of these kinds used.
+    fn marks(state: &State, used_by: impl Fn(QueueKind) -> bool) -> Vec<(Arc<Queue>, u64)> {
+        let users = state.queues.iter().filter(|queue| used_by(queue.kind));
         let marks = users.map(|queue| (queue.clone(), queue.posted()));
         marks.filter(|(queue, mark)| !queue.passed(*mark)).collect()
     }
@@ -325,25 +352,25 @@ impl PdHandle {
             queue: queue.kind,
             outstanding: queue.account().pending,
         };
-        Self::marks(&self.state(), region)
+        Self::marks(&self.state(), |kind| region.used_by(kind))
             .iter()
             .map(describe)
             .collect()
     }
 
-    /// Ends a region that its owner has no more use for: now if no queue holds it, later otherwise.
-    pub(crate) fn retire(&self, region: Region) {
+    /// Ends something that its owner has no more use for: now if no queue holds it, later otherwise.
+    pub(super) fn retire(&self, what: Resource) {
         let mut state = self.state();
-        let marks = Self::marks(&state, &region);
+        let marks = Self::marks(&state, |kind| what.used_by(kind));
         for (queue, _) in &marks {
             queue.attention.store(true, Relaxed);
         }
-        state.retired.push(Retired { region, marks });
+        state.retired.push(Retired { what, marks });
         drop(state);
         self.sweep();
     }
 
-    /// Frees every retired region that no queue holds any more. Returns how many are left.
+    /// Frees everything retired that no queue holds any more. Returns how many regions are left.
     pub(crate) fn sweep(&self) -> usize {
         let mut free = Vec::new();
         let mut state = self.state();
@@ -356,14 +383,22 @@ impl PdHandle {
         let mut index = 0;
         while let Some(retired) = state.retired.get(index) {
             if retired.marks.is_empty() {
-                free.push(state.retired.swap_remove(index).region);
+                free.push(state.retired.swap_remove(index).what);
             } else {
                 index += 1;
             }
         }
-        let left = state.retired.len();
+        let is_region = |retired: &&Retired| matches!(retired.what, Resource::Region(_));
+        let left = state.retired.iter().filter(is_region).count();
         drop(state);
-        for region in free {
+        for what in free {
+            let region = match what {
+                Resource::Region(region) => region,
+                Resource::Ah(ah) => {
+                    self.destroy_ah(ah);
+                    continue;
+                }
+            };
             if let Err((errno, region)) = self.deregister(region) {
                 tracing::error!(
                     device = %self.context.name, rkey = region.rkey, bytes = region.len(), %errno,
@@ -424,9 +459,10 @@ impl PdHandle {
             return Ok(());
         }
         // Every QP of this PD held an Arc to it, so all queues are ended and every mark has passed.
+        self.forget_ahs();
         self.sweep();
-        // SAFETY: the PD is live (`freed`), and its QPs and regions are gone or leaked together with an Arc to it
-        // (invariant 2).
+        // SAFETY: the PD is live (`freed`), and its QPs, regions and address handles are gone or leaked together with an
+        // Arc to it (invariant 2). An address handle that could not be destroyed makes this call fail.
         status(unsafe { self.context.verbs.dealloc_pd(self.as_ptr()) })?;
         self.freed = true;
         Ok(())

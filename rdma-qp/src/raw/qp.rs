@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rdma_core_sys::*;
 
+use super::ah::Datagram;
 use super::cq::CqHandle;
 use super::pd::{LocalSlice, PdHandle};
 use super::ring::{Refused, Request, Ring};
@@ -37,6 +38,8 @@ pub(crate) enum NotMade {
 pub(crate) enum NotPosted {
     /// The entry of that index is of another PD's region.
     OtherPd(usize),
+    /// The address handle is of another PD.
+    OtherPdAh,
     /// The queue is full.
     Full,
     /// The library refused the requests from `first` on; `first` is a mark.
@@ -120,6 +123,8 @@ pub(crate) struct QpHandle {
     send_cq: Arc<CqHandle>,
     recv_cq: Arc<CqHandle>,
     destroyed: bool,
+    /// The multicast groups that it is attached to, each with its LID.
+    pub(super) groups: Vec<(ibv_gid, u16)>,
 }
 
 // SAFETY: an ibv_qp and all calls on it may be used from any thread.
@@ -184,6 +189,7 @@ impl QpHandle {
             send_cq: send_cq.clone(),
             recv_cq: recv_cq.clone(),
             destroyed: false,
+            groups: Vec::new(),
         })
     }
 
@@ -261,22 +267,25 @@ impl QpHandle {
 
     /// Builds one send request on ranges of regions of this PD, and hands it over with those before it if the doorbell is
     /// due. Returns its `wr_id`. All lengths together are below 2^32, and there are no more ranges than the queue takes.
+    /// `to` is where a datagram goes; other requests have none.
     #[inline(always)]
     pub(crate) fn post_send<'a>(
         &mut self,
         operation: Operation,
+        to: Option<Datagram<'_>>,
         local: impl Iterator<Item = LocalSlice<'a>>,
         fill: impl FnOnce(&mut ibv_send_wr),
     ) -> Result<u64, NotPosted> {
         let mark = self.sends.next_mark(&self.send).ok_or(NotPosted::Full)?;
         let count = lend(&mut self.sends.ring, QueueKind::Send, self.pd_id, local)?;
-        self.finish_send(mark, operation, count, fill)
+        self.finish_send(mark, operation, to, count, fill)
     }
 
     /// As [`QpHandle::post_send`], of bytes that are copied during the call, which therefore hands over at once.
     pub(crate) fn post_inline(
         &mut self,
         operation: Operation,
+        to: Option<Datagram<'_>>,
         bytes: &[u8],
         fill: impl FnOnce(&mut ibv_send_wr),
     ) -> Result<u64, NotPosted> {
@@ -292,7 +301,7 @@ impl QpHandle {
             fill(request);
             request.send_flags |= IBV_SEND_INLINE.bits();
         };
-        let id = self.finish_send(mark, operation, u32::from(!bytes.is_empty()), fill)?;
+        let id = self.finish_send(mark, operation, to, u32::from(!bytes.is_empty()), fill)?;
         // The bytes are borrowed for this call only.
         self.ring_sends()?;
         Ok(id)
@@ -304,6 +313,7 @@ impl QpHandle {
         &mut self,
         mark: u64,
         operation: Operation,
+        to: Option<Datagram<'_>>,
         count: u32,
         fill: impl FnOnce(&mut ibv_send_wr),
     ) -> Result<u64, NotPosted> {
@@ -311,6 +321,9 @@ impl QpHandle {
         let request = self.sends.ring.next();
         request.wr_id = id;
         request.num_sge = count as i32;
+        if let Some(to) = to {
+            request.wr.ud = to.lend(self.pd_id).ok_or(NotPosted::OtherPdAh)?;
+        }
         fill(request);
         self.send.enter(mark);
         if !self.sends.ring.filled() {
@@ -337,7 +350,8 @@ impl QpHandle {
         // SAFETY: the QP is live (invariant 1). The ring links whole requests, each with so many initialised entries behind
         // `sg_list`. Each entry names either bytes that are copied during the call and that the caller, `post_inline`,
         // still borrows; or a range of a region of this PD, whose use by the send queue is noted and whose memory stays
-        // registered and allocated until this queue's books let go of the request, which was entered (invariant 3).
+        // registered and allocated until this queue's books let go of the request, which was entered (invariant 3). A
+        // datagram names an address handle of this PD, whose use is noted, so it is live until then too.
         let posted = self
             .sends
             .ring
@@ -396,6 +410,8 @@ impl QpHandle {
         if self.destroyed {
             return Ok(());
         }
+        // ibv_destroy_qp(3): it fails if the QP is attached to a multicast group.
+        self.detach_all();
         // SAFETY: the QP is live (invariant 1), and `destroyed` keeps this from happening twice.
         status(unsafe { self.pd.context.verbs.destroy_qp(self.as_ptr()) })?;
         self.destroyed = true;

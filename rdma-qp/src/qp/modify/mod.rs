@@ -23,7 +23,7 @@ use crate::gid::{Gid, GidEntry};
 use crate::port::{Port, PortInfo};
 use crate::raw::context::ContextHandle;
 use crate::raw::qp::QpHandle;
-use problem::check_gid;
+pub(crate) use problem::check_gid;
 
 /// A modify that was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -243,7 +243,7 @@ impl Control<'_> {
             tracing::warn!(qp = %self.info.name(), state = ?facts.info.state, "the port is not active");
         }
         let modified = Modified { from, to, ignored };
-        Ok((modified, facts.map(|facts| facts.info.max_msg_sz)))
+        Ok((modified, facts.map(|facts| longest(&facts.info, self.transport))))
     }
 
     /// Says what is wrong with a modify of the QP in the state and on the port of `now`.
@@ -465,6 +465,14 @@ impl Control<'_> {
         if to == IBV_QPS_RTS && path.ready_since.is_none() {
             path.ready_since = Some(Instant::now());
         }
+    }
+}
+
+/// The longest message of a port. A datagram is one packet.
+fn longest(port: &PortInfo, transport: rules::Transport) -> u32 {
+    match port.active_mtu {
+        Some(mtu) if transport == rules::Transport::Ud => mtu.bytes().min(port.max_msg_sz),
+        _ => port.max_msg_sz,
     }
 }
 

@@ -145,7 +145,7 @@ impl fmt::Display for GidProblem {
 }
 
 /// Looks at the two GIDs of an address vector with GRH.
-pub(super) fn check_gid(
+pub(crate) fn check_gid(
     grh: &ibv_global_route,
     source: Option<GidEntry>,
     table: &[GidEntry],

@@ -74,6 +74,11 @@ pub enum PostError {
         /// Which range, counted from 0.
         entry: usize,
     },
+    /// An address handle of another protection domain.
+    #[error(
+        "the address handle is of another protection domain than the QP: create it with the QP's PD"
+    )]
+    OtherPdAh,
     /// The device would write to a region that was not registered for that.
     #[error(
         "range {entry} is of a region without LOCAL_WRITE, which {operation} needs: register it with Access::LOCAL_WRITE"

@@ -11,7 +11,9 @@ use rdma_core_sys::{
 use super::PostError;
 use crate::account::Operation;
 use crate::endpoint::RemoteAddr;
-use crate::qp::{Rc, Transport, Uc};
+use crate::ah::Destination;
+use crate::qp::{Rc, Transport, Uc, Ud};
+use crate::raw::ah::Datagram;
 
 /// A send request that a QP of transport `T` takes, without its local side.
 ///
@@ -31,7 +33,7 @@ use crate::qp::{Rc, Transport, Uc};
 pub trait Op<T: Transport>: sealed::Request {}
 
 pub(crate) mod sealed {
-    use super::{Operation, PostError, ibv_send_wr, ibv_wr_opcode};
+    use super::{Datagram, Operation, PostError, ibv_send_wr, ibv_wr_opcode};
 
     /// How a request is checked and written down.
     pub trait Request {
@@ -41,6 +43,11 @@ pub(crate) mod sealed {
         const OPCODE: ibv_wr_opcode;
         /// Whether the device writes to the local side.
         const RETURNS: bool = false;
+        /// Where it goes, on transports whose requests say that.
+        #[inline]
+        fn to(&self) -> Option<Datagram<'_>> {
+            None
+        }
         /// Refuses what cannot succeed with a local side of `len` bytes.
         #[inline]
         fn check(&self, _len: u64) -> Result<(), PostError> {
@@ -123,6 +130,22 @@ pub struct LocalInv(
     /// The rkey.
     pub u32,
 );
+
+/// SEND of a datagram: it goes into the next receive of the QP, or of each QP of the group, that `to` names.
+#[derive(Clone, Copy, Debug)]
+pub struct SendTo<'a> {
+    /// Where to.
+    pub to: &'a Destination,
+}
+
+/// SEND of a datagram with 32 bits of immediate data for the receiver's completion.
+#[derive(Clone, Copy, Debug)]
+pub struct SendToImm<'a> {
+    /// Where to.
+    pub to: &'a Destination,
+    /// Immediate data, in host byte order.
+    pub imm: u32,
+}
 
 /// A request towards a region of the peer must fit into it.
 #[inline]
@@ -258,6 +281,28 @@ impl Request for FetchAdd {
     }
 }
 
+impl Request for SendTo<'_> {
+    const OPERATION: Operation = Operation::Send;
+    const OPCODE: ibv_wr_opcode = IBV_WR_SEND;
+    #[inline]
+    fn to(&self) -> Option<Datagram<'_>> {
+        Some(self.to.datagram())
+    }
+}
+
+impl Request for SendToImm<'_> {
+    const OPERATION: Operation = Operation::Send;
+    const OPCODE: ibv_wr_opcode = IBV_WR_SEND_WITH_IMM;
+    #[inline]
+    fn to(&self) -> Option<Datagram<'_>> {
+        Some(self.to.datagram())
+    }
+    #[inline]
+    fn fill(&self, request: &mut ibv_send_wr) {
+        request.set_imm_data(self.imm);
+    }
+}
+
 impl Request for LocalInv {
     const OPERATION: Operation = Operation::LocalInv;
     const OPCODE: ibv_wr_opcode = IBV_WR_LOCAL_INV;
@@ -295,6 +340,8 @@ operations! {
     CompareSwap: Rc;
     FetchAdd: Rc;
     LocalInv: Rc, Uc;
+    SendTo<'_>: Ud;
+    SendToImm<'_>: Ud;
 }
 
 bitflags::bitflags! {
