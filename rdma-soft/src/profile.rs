@@ -76,7 +76,7 @@ impl Default for Profile {
             faults: Faults::default(),
             seed: None,
             pcap: None,
-            window: 32,
+            window: 64,
             ip_ids: IpIds::default(),
             traffic_class: 0,
             source_port: SourcePort::default(),

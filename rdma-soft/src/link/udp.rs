@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use rustix::event::epoll;
 use rustix::io::Errno;
+use rustix::net::sockopt;
 
 use super::IpFields;
 use crate::core::rng::Rng;
@@ -273,6 +274,18 @@ impl UdpLink {
                 }
             }
         }
+    }
+
+    /// Packets that a socket's buffer holds when each of them is full and a datagram of its own; at a peer on
+    /// a machine like this one it may be so many.
+    pub fn holds(&self) -> u32 {
+        /// What Linux charges for a datagram of 4 KiB and a little (`skb->truesize`): memory comes in
+        /// powers of two.
+        const CHARGED: usize = 9 << 10;
+        let sockets = self.sockets.iter();
+        let buffers = sockets.map(|s| sockopt::socket_recv_buffer_size(&s.fd).unwrap_or(0));
+        let smallest = buffers.min().unwrap_or(0);
+        u32::try_from(smallest / CHARGED).unwrap_or(u32::MAX).max(1)
     }
 
     /// Datagrams that the system dropped because a socket's buffer was full.

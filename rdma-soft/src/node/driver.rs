@@ -146,7 +146,7 @@ impl Driver {
         let config = Config {
             ports: port_configs.collect(),
             caps: profile.caps.clone(),
-            window: profile.window,
+            window: profile.window.min(link.holds()),
             strict: profile.strict,
         };
         if pcap.is_some() {
