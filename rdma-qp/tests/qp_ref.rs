@@ -453,10 +453,8 @@ fn a_drain_leaves_it_to_the_program_whose_a_completion_is() {
         };
         let mut bad = ptr::null_mut();
         // SAFETY: the QP is live, and the request is whole.
-        assert_eq!(
-            unsafe { ops::ibv_post_recv(other.as_ptr(), &mut request, &mut bad) },
-            0
-        );
+        let posted = unsafe { ops::ibv_post_recv(other.as_ptr(), &mut request, &mut bad) };
+        assert_eq!(posted, 0);
         other.to(ToErr).unwrap();
         assert_eq!(x.recv(8), 0);
         let mut got = Vec::new();
@@ -468,7 +466,8 @@ fn a_drain_leaves_it_to_the_program_whose_a_completion_is() {
         other.drain(LIMIT, |_| ()).unwrap();
     }
     // SAFETY: the QP is live, and destroyed once.
-    assert_eq!(unsafe { x.verbs.destroy_qp(other) }, 0);
+    let destroyed = unsafe { x.verbs.destroy_qp(other) };
+    assert_eq!(destroyed, 0);
 }
 
 /// A device that keeps completions back: the deadline holds, and the next drain waits for the same marks.
