@@ -127,19 +127,24 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help="the program `cost`")
     parser.add_argument("--c", help="the loops in C, a shared object")
+    parser.add_argument("--beside", help="another program of the same kind, whose loops come after")
     parser.add_argument("--root", type=pathlib.Path, help="the folder that names of files are relative to")
     parser.add_argument("--quick", action="store_true", help="only what the last line needs, and no times")
     parser.add_argument("--lines", action="append", default=[], metavar="LOOP", help="also print this loop line by line")
     options = parser.parse_args()
-    program = [options.program, *(["--c", options.c] if options.c else [])]
-    names = subprocess.run([*program, "list"], capture_output=True, text=True, check=True).stdout.split()
-    if options.quick:
-        names = [name for name in names if name in LAST_LINE]
-    times = timed(program, ["--passes=1", "--n=65536"] if options.quick else [])
+    loops, times = {}, {}
+    for path in filter(None, [options.program, options.beside]):
+        program = [path, *(["--c", options.c] if options.c else [])]
+        names = subprocess.run([*program, "list"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+        # Each program times the first loop in C too, as what its others are compared with.
+        found = timed(program, ["--passes=1", "--n=65536"] if options.quick else [])
+        for name in names:
+            if name not in loops and (not options.quick or name in LAST_LINE):
+                loops[name], times[name] = program, found[name]
     costs, sums, problems = {}, {}, []
     print(f"{'loop':<24}{'caller':>8}{'others':>8}{'sum':>8}{'ns':>8}{'ratio':>7}{'allocations':>13}")
     with tempfile.TemporaryDirectory() as folder:
-        for name in names:
+        for name, program in loops.items():
             cost = costs[name] = per_request(program, name, pathlib.Path(folder))
             caller = part(cost, CALLER.search)
             others = part(cost, lambda f: not CALLER.search(f) and not PROVIDER.search(f))

@@ -28,4 +28,22 @@ else
     gcc -O2 -Wall -Wextra -shared -fPIC -o "$work/loops.so" benches/cost/loops.c
     arguments+=(--c "$work/loops.so")
 fi
+# The crate sideway takes its libibverbs by dlopen, and needs cmake and libclang to build.
+sideway() {
+    local tool
+    for tool in gcc cmake; do
+        command -v "$tool" >/dev/null || { echo "SKIP cost-sideway: $tool is not installed (package $tool)"; return; }
+    done
+    compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null || { echo "SKIP cost-sideway: no libclang (package libclang-dev)"; return; }
+    [[ -e $work/loops.so ]] || { echo "SKIP cost-sideway: no infiniband/verbs.h (package libibverbs-dev)"; return; }
+    if ! (cd benches/sideway && CARGO_TARGET_DIR=$work/sideway cargo build --release --quiet --locked) >"$work/sideway.log" 2>&1; then
+        echo "SKIP cost-sideway: it could not be built, see $work/sideway.log"
+        return
+    fi
+    mkdir -p "$work/standin"
+    gcc -O2 -Wall -Wextra -shared -fPIC -Wl,-soname,libibverbs.so.1 -o "$work/standin/libibverbs.so.1" benches/sideway/standin.c
+    export LD_LIBRARY_PATH=$work/standin
+    arguments+=(--beside "$work/sideway/release/rdma-benches-sideway")
+}
+[[ " $* " == *" --quick "* ]] || sideway
 exec python3 benches/cost/count.py "${arguments[@]}" "$@"
