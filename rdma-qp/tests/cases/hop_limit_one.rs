@@ -1,6 +1,7 @@
 //! A hop limit of 1 works in the rack and fails across racks: it becomes the TTL of the packets.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
 
 use crate::capture::packets;
 use crate::common::*;
@@ -51,14 +52,23 @@ impl Recorded {
         }
     }
 
-    /// Type of service and TTL of what it sent (RFC 791: the bytes at 1 and 8 of the header, the source at 12).
+    /// Type of service and TTL of what it sent (RFC 791: the bytes at 1 and 8 of the header, the source at 12). A frame may
+    /// stand in the file a moment after it left.
     fn sent(&self) -> Vec<(u8, u8)> {
-        let bytes = std::fs::read(&self.file).unwrap();
         let own = self.address().octets();
-        let sent = packets(&bytes)
-            .into_iter()
-            .filter(|packet| packet[12..16] == own);
-        sent.map(|packet| (packet[1], packet[8])).collect()
+        let until = Instant::now() + LIMIT;
+        loop {
+            let bytes = std::fs::read(&self.file).unwrap();
+            let sent: Vec<_> = packets(&bytes)
+                .into_iter()
+                .filter(|packet| packet[12..16] == own)
+                .map(|packet| (packet[1], packet[8]))
+                .collect();
+            if !sent.is_empty() || Instant::now() > until {
+                return sent;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 

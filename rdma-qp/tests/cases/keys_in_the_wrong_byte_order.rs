@@ -1,6 +1,8 @@
 //! A 64-bit address was swapped by a macro for 32 bits, an rkey was in network order already, and immediate data had the
 //! same question: nobody had said how the three travel.
 
+use std::time::{Duration, Instant};
+
 use crate::capture::frames;
 use crate::common::*;
 use rdma_core_sys::*;
@@ -87,13 +89,21 @@ fn immediate_data_is_a_number() {
     assert_eq!(q.cq.wait(&receive, LIMIT).unwrap().imm, Some(0x0102_0304));
     /// RC SEND Only with Immediate (IBA's opcode table: transport RC is 000, the operation 00101).
     const SEND_ONLY_WITH_IMMEDIATE: u8 = 0x05;
-    let bytes = std::fs::read(&file).unwrap();
+    // A frame may stand in the file a moment after it left.
+    let until = Instant::now() + LIMIT;
+    let on_the_wire = loop {
+        let bytes = std::fs::read(&file).unwrap();
+        let found: Vec<Vec<u8>> = frames(&bytes)
+            .into_iter()
+            .filter(|frame| frame.datagram[0] == SEND_ONLY_WITH_IMMEDIATE)
+            .map(|frame| frame.datagram[12..16].to_vec())
+            .collect();
+        if !found.is_empty() || Instant::now() > until {
+            break found;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
     let _ = std::fs::remove_file(&file);
-    let on_the_wire: Vec<Vec<u8>> = frames(&bytes)
-        .into_iter()
-        .filter(|frame| frame.datagram[0] == SEND_ONLY_WITH_IMMEDIATE)
-        .map(|frame| frame.datagram[12..16].to_vec())
-        .collect();
     assert!(
         !on_the_wire.is_empty() && on_the_wire.iter().all(|imm| imm == &[1, 2, 3, 4]),
         "{on_the_wire:?}"
