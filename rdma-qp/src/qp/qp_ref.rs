@@ -35,6 +35,9 @@ use crate::units::Timing;
 ///
 /// The program posts and polls by itself, so this library keeps no books for it: how many of its requests are outstanding is
 /// not known.
+///
+/// After a failure it gets a new life by [`QpRef::drain`], [`ToReset`](super::ToReset), a new [`QpRef::endpoint`] that the peer
+/// is told, [`QpRef::init`], the program's receives, and [`QpRef::connect`].
 pub struct QpRef<'a> {
     handle: ForeignQp,
     device: Box<ibv_device_attr>,
