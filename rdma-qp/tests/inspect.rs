@@ -276,6 +276,44 @@ fn a_qp_of_the_program_has_a_dump_without_books() {
     }
 }
 
+/// UC repeats nothing and has no READs, so its dump has none of that and the lint does not look for it.
+#[test]
+fn a_transport_shows_what_it_has() {
+    let device = device(Profile::default());
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
+    let gid = device.port(1).unwrap().best_gid().unwrap();
+    let mut p = pd.uc(&cq).create().unwrap();
+    let mut q = pd.uc(&cq).create().unwrap();
+    let peer = |endpoint| rdma_qp::Peer {
+        endpoint,
+        regions: vec![],
+    };
+    let (of_p, of_q) = (p.endpoint(&gid).unwrap(), q.endpoint(&gid).unwrap());
+    let worst = Timing {
+        timeout: AckTimeout::INFINITE,
+        retry_cnt: RetryCount::new(0).unwrap(),
+        rnr_retry: RnrRetry::times(0).unwrap(),
+        min_rnr_timer: RnrTimer::from_code(0).unwrap(),
+    };
+    let agreed = p.connect_begin(&peer(of_q), worst).unwrap();
+    let also = q.connect_begin(&peer(of_p), worst).unwrap();
+    p.connect_finish(agreed, worst).unwrap();
+    q.connect_finish(also, worst).unwrap();
+    let dump = p.dump();
+    assert_eq!((&dump.qp.transport[..], &dump.qp.state[..]), ("UC", "RTS"));
+    let attributes = &dump.qp.attributes;
+    assert!(attributes.sq_psn.is_some() && attributes.path_mtu.is_some());
+    assert_eq!(
+        (
+            attributes.timeout,
+            attributes.rnr_retry,
+            attributes.min_rnr_timer
+        ),
+        (None, None, None)
+    );
+    assert_eq!(p.lint(None), []);
+}
+
 #[test]
 fn harmful_settings_of_a_live_qp_are_found() {
     let mut profile = Profile::default();
