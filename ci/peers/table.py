@@ -72,12 +72,16 @@ def listening(port):
     return False
 
 
-def pair(where, program, options, client=None, seconds=SECONDS, env=None, prefix=()):
-    """Runs a program twice, as server and as client of the other: the results of both, which ended well."""
-    port = free_port()
-    name = re.sub(r"\W+", "_", f"{program}-{port}")
-    own = [*prefix, program, "-p", str(port), *options]
-    server = Process(on_device(own), where, f"{name}-server", env=env)
+def preloaded(command):
+    """The command line that runs a program on the software device without `qp run`: with nothing but the library."""
+    if shutil.which(command[0]) is None:
+        raise Skip(f"{command[0]} is not installed")
+    library = pathlib.Path(harness.qp_binary()).with_name("librdma_soft_preload.so")
+    return ["env", f"LD_PRELOAD={library}", *command]
+
+
+def wait_listening(server, port):
+    """Waits until a process listens at a TCP port."""
     deadline = harness.time.monotonic() + 20
     while not listening(port):
         if server.poll() is not None:
@@ -86,7 +90,16 @@ def pair(where, program, options, client=None, seconds=SECONDS, env=None, prefix
             server.kill()
             raise Failed(f"the server does not listen: {server.result(None).describe()}")
         harness.time.sleep(0.01)
-    client = Process(on_device(own + (client or ["127.0.0.1"])), where, f"{name}-client", env=env)
+
+
+def pair(where, program, options, client=None, seconds=SECONDS, env=None, prefix=(), launch=on_device):
+    """Runs a program twice, as server and as client of the other: the results of both, which ended well."""
+    port = free_port()
+    name = re.sub(r"\W+", "_", f"{program}-{port}")
+    own = [*prefix, program, "-p", str(port), *options]
+    server = Process(launch(own), where, f"{name}-server", env=env)
+    wait_listening(server, port)
+    client = Process(launch(own + (client or ["127.0.0.1"])), where, f"{name}-client", env=env)
     ended = {}
     try:
         ended["client"] = client.wait(seconds)

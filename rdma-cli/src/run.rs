@@ -72,12 +72,6 @@ pub struct Args {
 /// The library that stands in front of libibverbs.
 const LIBRARY: &str = "librdma_soft_preload.so";
 
-/// What other libraries take from the environment, where nothing else is said there.
-///
-/// UCX 1.13 takes from `wc.sl` of a datagram which IP version it came by, as ConnectX adapters tell it there, and drops what it takes
-/// for wrong. This device has the service level in that field, as verbs have it.
-const FOR_OTHERS: [(&str, &str); 1] = [("UCX_UD_VERBS_ETH_DGID_CHECK", "n")];
-
 /// Runs the command. It returns only if the program cannot be run.
 ///
 /// # Errors
@@ -94,13 +88,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     };
     let program = Program::find(name)?;
     program.check()?;
-    let mut command = Command::new(&program.path);
-    for (name, value) in FOR_OTHERS {
-        if std::env::var_os(name).is_none() {
-            command.env(name, value);
-        }
-    }
-    let error = command
+    let error = Command::new(&program.path)
         .arg0(name)
         .args(arguments)
         .envs(settings)

@@ -44,6 +44,30 @@ fn loads_by_hand() {
     }
 }
 
+/// UCX reads this when it has loaded its part for verbs; what the user says counts.
+const UCX: &str = "UCX_UD_VERBS_ETH_DGID_CHECK";
+
+#[test]
+fn ucx_is_told_about_service_levels_where_it_comes() {
+    common::passes("loads_ucx", &[]);
+    common::passes("loads_ucx", &[(UCX, "y")]);
+}
+
+#[test]
+#[ignore = "run by another test, with the library preloaded"]
+fn loads_ucx() {
+    let before = std::env::var(UCX).ok();
+    let load = |name: &CStr| {
+        // SAFETY: a C string; nothing of the library is used.
+        unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
+        std::env::var(UCX).ok()
+    };
+    assert_eq!(load(c"libm.so.6"), before, "none of UCX");
+    assert_eq!(load(c"/nowhere/libuct_ibx.so"), before, "none of UCX");
+    let told = before.unwrap_or_else(|| "n".into());
+    assert_eq!(load(c"/nowhere/ucx/libuct_ib.so.0"), Some(told));
+}
+
 #[test]
 fn the_paths_of_the_device_are_there() {
     common::passes("paths", &[]);
