@@ -122,6 +122,12 @@ impl<T> Attachments<T> {
         }
     }
 
+    /// Takes the value of a request that was refused when the doorbell was rung. `None`: there is none.
+    pub fn take_refused(&mut self) -> Option<T> {
+        self.settle();
+        self.refused.pop_front()
+    }
+
     /// Values that are attached and not taken.
     pub fn len(&self) -> usize {
         self.refused.len()

@@ -115,7 +115,7 @@ impl Buffer {
         self.len = len.min(self.capacity());
     }
 
-    fn slice(&self) -> [MrSlice<'_>; 1] {
+    pub(crate) fn slice(&self) -> [MrSlice<'_>; 1] {
         match self.chunk.slice(self.len) {
             Some(local) => [MrSlice::from_local(local)],
             None => unreachable!("the length is at most the chunk's"),

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rdma_core_sys::{Verbs, ibv_device_attr, ibv_event_type};
 
@@ -15,6 +16,9 @@ use crate::port::{BadPort, Port};
 use crate::raw::context::{ContextHandle, Element, list};
 use crate::raw::cq::CqHandle;
 use crate::raw::pd::PdHandle;
+
+/// How long it may take until an event is seen that another thread took off the descriptor.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// A device in the list of the verbs library.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -253,6 +257,9 @@ impl Device {
     ///
     /// The event is acknowledged before it is returned, so it never holds up the destruction of what it is about.
     ///
+    /// Draining a QP with an SRQ takes events off the descriptor, and keeps them for this call: who sleeps on
+    /// [`Device::event_fd`] asks here once more after a drain.
+    ///
     /// # Errors
     /// The device is gone, or the system refused.
     pub fn next_event(&self, deadline: impl Into<Deadline>) -> Result<Option<AsyncEvent>, Errno> {
@@ -262,7 +269,9 @@ impl Device {
             match self.context.next_event() {
                 Ok(event) => return Ok(Some(AsyncEvent::new(event.kind, event.element))),
                 Err(errno) if errno.is_again() => {
-                    if !fd::wait_readable(self.event_fd(), deadline)? {
+                    // Whoever drains a QP meanwhile may take the event that makes the descriptor readable, and keep it.
+                    let slice = deadline.at_most(LOOK_AGAIN);
+                    if !fd::wait_readable(self.event_fd(), slice)? && deadline.passed() {
                         return Ok(None);
                     }
                 }
@@ -312,7 +321,7 @@ pub struct AllocPdError {
     pub source: Errno,
 }
 
-/// Something happened to the device, a port, or a QP.
+/// Something happened to the device, a port, a QP, or an SRQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
@@ -330,10 +339,17 @@ pub enum AsyncEvent {
         /// Number of the port, counted from 1.
         port: u8,
     },
-    /// Something happened to a CQ, an SRQ, the device, or what this library does not know.
+    /// Something happened to a CQ, the device, or what this library does not know.
     Other {
         /// What.
         kind: ibv_event_type,
+    },
+    /// Something happened to an SRQ: it fell below its limit, or it failed.
+    Srq {
+        /// What: one of the SRQ events of `ibv_get_async_event(3)`.
+        kind: ibv_event_type,
+        /// Number of the SRQ, see [`Srq::number`](crate::Srq::number).
+        srq: u32,
     },
 }
 
@@ -342,6 +358,7 @@ impl AsyncEvent {
         match element {
             Element::Qp(qp_num) => AsyncEvent::Qp { kind, qp_num },
             Element::Port(port) => AsyncEvent::Port { kind, port },
+            Element::Srq(srq) => AsyncEvent::Srq { kind, srq },
             Element::Other => AsyncEvent::Other { kind },
         }
     }
@@ -351,6 +368,7 @@ impl AsyncEvent {
         match *self {
             AsyncEvent::Qp { kind, .. }
             | AsyncEvent::Port { kind, .. }
+            | AsyncEvent::Srq { kind, .. }
             | AsyncEvent::Other { kind } => kind,
         }
     }
@@ -361,6 +379,7 @@ impl fmt::Display for AsyncEvent {
         match self {
             AsyncEvent::Qp { kind, qp_num } => write!(f, "{kind:?} on QP {qp_num:#x}"),
             AsyncEvent::Port { kind, port } => write!(f, "{kind:?} on port {port}"),
+            AsyncEvent::Srq { kind, srq } => write!(f, "{kind:?} on SRQ {srq}"),
             AsyncEvent::Other { kind } => write!(f, "{kind:?}"),
         }
     }

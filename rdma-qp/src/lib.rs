@@ -70,6 +70,7 @@ mod gid;
 pub mod lint;
 mod mcast;
 mod mr;
+mod number;
 mod pd;
 mod port;
 mod qkey;
@@ -78,6 +79,8 @@ mod qp;
 mod raw;
 mod report;
 mod rtt;
+mod shared;
+mod srq;
 mod units;
 mod wr_id;
 
@@ -115,5 +118,10 @@ pub use raw::memory::Memory;
 pub use raw::pd::Holder;
 pub use report::FailureReport;
 pub use rtt::Rtt;
+pub use shared::{AnyOp, Behind, Shared, SharedQp, SharedSlice};
+pub use srq::{
+    BadHeader, CloseSrqError, ConnectionId, Connections, CreateSrqError, Message, Receives, Refill,
+    RefillError, Srq, SrqBuilder, SrqError,
+};
 pub use units::{AckTimeout, OutOfRange, PathMtu, Psn, RetryCount, RnrRetry, RnrTimer, Timing};
 pub use wr_id::QueueKind;

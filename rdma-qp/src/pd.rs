@@ -185,12 +185,14 @@ impl Pd {
 #[non_exhaustive]
 pub enum ClosePdError {
     /// Something of it is left.
-    #[error("the protection domain still has {} and {regions} region(s)", qp_names(.qps))]
+    #[error("the protection domain still has {}{} and {regions} region(s)", qp_names(.qps), srq_names(.srqs))]
     Busy {
         /// The domain.
         pd: Pd,
         /// Numbers of its QPs.
         qps: Vec<u32>,
+        /// Numbers of its SRQs.
+        srqs: Vec<u32>,
         /// Number of its regions, those included that were dropped and are still held by queues.
         regions: usize,
     },
@@ -214,6 +216,10 @@ fn qp_names(numbers: &[u32]) -> String {
     }
 }
 
+fn srq_names(numbers: &[u32]) -> String {
+    numbers.iter().map(|n| format!(", SRQ {n}")).collect()
+}
+
 impl Pd {
     /// Frees the domain and says whether that worked. Dropping it instead frees it when the last of what was made in it
     /// is gone.
@@ -232,10 +238,11 @@ impl Pd {
                 ClosePdError::Refused { pd, source }
             }),
             Err(handle) => {
-                let (qps, regions) = handle.contents();
+                let (qps, srqs, regions) = handle.contents();
                 Err(ClosePdError::Busy {
                     pd: Pd { handle, attr },
                     qps,
+                    srqs,
                     regions,
                 })
             }

@@ -1,12 +1,77 @@
 //! The books of the queues: every accepted request ends in exactly one outcome.
 
 mod queue;
+mod room;
+mod shared;
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use serde::{Deserialize, Serialize};
 
 pub(crate) use queue::{Ending, Queue, Retired};
+pub(crate) use room::Room;
+pub(crate) use shared::{Seen, Share, Shared};
+
+use crate::wr_id::QueueKind;
+
+/// The books of any queue, as far as memory is concerned that its requests may use.
+#[derive(Clone)]
+pub(crate) enum Books {
+    /// Of a queue of a QP.
+    Queue(Arc<Queue>),
+    /// Of a shared receive queue.
+    Shared(Arc<Shared>),
+}
+
+impl Books {
+    pub(crate) fn kind(&self) -> QueueKind {
+        match self {
+            Books::Queue(queue) => queue.kind,
+            Books::Shared(_) => QueueKind::SharedRecv,
+        }
+    }
+
+    /// A mark above every request that was posted so far.
+    pub(crate) fn posted(&self) -> u64 {
+        match self {
+            Books::Queue(queue) => queue.posted(),
+            Books::Shared(srq) => srq.posted(),
+        }
+    }
+
+    /// Whether the device has let go of every request below `mark`, a value of [`Books::posted`] of earlier.
+    pub(crate) fn passed(&self, mark: u64) -> bool {
+        match self {
+            Books::Queue(queue) => queue.passed(mark),
+            Books::Shared(srq) => srq.passed(mark),
+        }
+    }
+
+    /// Whether the device touches nothing of it any more.
+    pub(crate) fn is_ended(&self) -> bool {
+        match self {
+            Books::Queue(queue) => queue.is_ended(),
+            Books::Shared(srq) => srq.is_ended(),
+        }
+    }
+
+    pub(crate) fn account(&self) -> Account {
+        match self {
+            Books::Queue(queue) => queue.account(),
+            Books::Shared(srq) => srq.account(),
+        }
+    }
+
+    /// Has the regions that wait for it looked at by whoever polls where it reports.
+    pub(crate) fn call_attention(&self) {
+        match self {
+            Books::Queue(queue) => queue.attention.store(true, Relaxed),
+            Books::Shared(srq) => srq.call_attention(),
+        }
+    }
+}
 
 /// What a request asks for. Of a failed request only the library knows it: the completion does not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use super::Account;
 use crate::wr_id::{self, QueueKind, STEP, distance, is_before};
@@ -42,6 +42,8 @@ struct Poster {
     seen: AtomicU64,
     /// Nothing will be posted any more, and the device has let go of everything.
     destroyed: AtomicBool,
+    /// How many lives have ended.
+    lives: AtomicU64,
 }
 
 /// Written by the poller only, but for `reset`.
@@ -70,8 +72,8 @@ pub(crate) struct Queue {
     pub(crate) depth: u32,
     /// Bytes that the device writes into each receive before the message.
     pub(crate) header: u32,
-    /// Number of the QP; 0 until it exists.
-    qp_num: AtomicU32,
+    /// Number of the QP.
+    qp_num: u32,
     /// Set to have the regions that wait for this queue looked at by whoever polls its CQ.
     pub(crate) attention: Arc<AtomicBool>,
     /// First request of this queue in its slot, with all 64 bits of its sequence.
@@ -102,6 +104,7 @@ impl Queue {
                 floor: AtomicU64::new(first),
                 seen: AtomicU64::new(start),
                 destroyed: AtomicBool::new(false),
+                lives: AtomicU64::new(0),
             },
             poller: Poller {
                 retired: AtomicU64::new(first),
@@ -116,7 +119,7 @@ impl Queue {
             slot,
             depth,
             header,
-            qp_num: AtomicU32::new(0),
+            qp_num: 0,
             attention,
             start,
         }
@@ -130,12 +133,13 @@ impl Queue {
     /// Number of the QP that the queue is of.
     #[inline]
     pub(crate) fn qp_num(&self) -> u32 {
-        self.qp_num.load(Relaxed)
+        self.qp_num
     }
 
-    /// Tells the queue the number of its QP.
-    pub(crate) fn set_qp_num(&self, number: u32) {
-        self.qp_num.store(number, Relaxed);
+    /// The same queue, of the QP of that number.
+    pub(crate) fn of_qp(mut self, number: u32) -> Queue {
+        self.qp_num = number;
+        self
     }
 
     // ---- the poster's side
@@ -183,6 +187,7 @@ impl Queue {
 
     /// Ends this life of the queue: the device has thrown everything away (RESET).
     pub(crate) fn begin_new_life(&self) {
+        bump(&self.poster.lives, 1);
         self.poster
             .floor
             .store(self.poster.posted.load(Relaxed), SeqCst);
@@ -289,6 +294,11 @@ impl Queue {
 
     // ---- either side
 
+    /// Which life of the queue this is.
+    pub(crate) fn life(&self) -> u64 {
+        self.poster.lives.load(Relaxed)
+    }
+
     /// Whether the device has let go of every request below `mark`, a value of [`Queue::posted`] read earlier.
     pub(crate) fn passed(&self, mark: u64) -> bool {
         let (retired, floor) = (
@@ -326,6 +336,19 @@ impl Queue {
     pub(crate) fn succeeded_silently(&self, id: u64) -> bool {
         let error = self.poller.first_error.load(Relaxed);
         error == 0 || is_before(id, error)
+    }
+
+    /// The requests of this life that are known to have succeeded: from the first mark up to the second, where the first
+    /// error is, or what has no outcome.
+    pub(crate) fn succeeded(&self) -> (u64, u64) {
+        let (floor, retired) = (
+            self.poster.floor.load(Acquire),
+            self.poller.retired.load(Acquire),
+        );
+        match self.poller.first_error.load(Relaxed) {
+            0 => (floor, retired),
+            error => (floor, error),
+        }
     }
 
     /// The books. Exact whenever neither side is in the middle of a call.

@@ -7,13 +7,14 @@ use rdma_core_sys::{
     IBV_WC_GRH, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_wc,
 };
 
+use super::srq::Srqs;
 use super::{Completion, Failure, Root, Sender, Success, Ticket};
-use crate::account::{Ending, Operation, Queue, Retired};
+use crate::account::{Ending, Operation, Queue, Retired, Share};
 use crate::qp::QpInfo;
 use crate::raw::intake::{Intake, Taken};
 use crate::raw::pd::PdHandle;
 use crate::report::FailureReport;
-use crate::wr_id;
+use crate::wr_id::{self, SHARED};
 
 /// What is known of a queue that reports here, beyond its books.
 pub(super) struct Entry {
@@ -29,27 +30,94 @@ pub(super) struct Poller {
     /// Completions looked at while waiting for another one. While there are any, nothing is left in the batch: what is
     /// handed out comes in order.
     pub(super) stash: VecDeque<(Completion, Retired)>,
+    /// The shared receive queues whose receives complete here.
+    pub(super) srqs: Srqs,
+}
+
+/// The books that a completion was entered into.
+pub(super) enum Found {
+    Queue(Arc<Queue>),
+    Srq(Share),
+}
+
+impl Found {
+    /// Notes that a completion is kept.
+    fn hold(&self, retired: Retired) {
+        match self {
+            Found::Queue(queue) => queue.hold(retired),
+            Found::Srq(share) => share.hold(),
+        }
+    }
+
+    /// Notes that a kept completion is handed out. `false`: it is stale by now.
+    pub(super) fn release(&self, retired: Retired) -> bool {
+        match self {
+            Found::Queue(queue) => queue.release(retired),
+            Found::Srq(share) => share.release(),
+        }
+    }
+
+    /// Whether request `id` belongs to a former life.
+    pub(super) fn is_stale(&self, id: u64) -> bool {
+        match self {
+            Found::Queue(queue) => queue.is_stale(id),
+            Found::Srq(share) => share.srq.is_ended(),
+        }
+    }
+
+    /// Whether request `id` has an outcome.
+    pub(super) fn is_retired(&self, id: u64) -> bool {
+        match self {
+            Found::Queue(queue) => queue.is_retired(id),
+            Found::Srq(share) => share.srq.is_retired(id),
+        }
+    }
+
+    /// Whether request `id`, which has an outcome and no completion of its own, succeeded.
+    pub(super) fn succeeded_silently(&self, id: u64) -> bool {
+        match self {
+            Found::Queue(queue) => queue.succeeded_silently(id),
+            Found::Srq(_) => false,
+        }
+    }
 }
 
 impl Poller {
+    /// The books that a `wr_id` names.
+    pub(super) fn find(&self, intake: &Intake, id: u64) -> Option<Found> {
+        match intake.find(id) {
+            Some(queue) => Some(Found::Queue(queue)),
+            None => self.srqs.find(id).cloned().map(Found::Srq),
+        }
+    }
+
+    /// Takes a kept completion's room back. `false`: it is stale by now.
+    pub(super) fn release(&self, intake: &Intake, done: &Completion, retired: Retired) -> bool {
+        self.find(intake, done.ticket.wr_id())
+            .is_some_and(|found| found.release(retired))
+    }
+
     /// Keeps a completion until somebody asks for it. What is kept and not stale holds room of the CQ, so that never
     /// takes more than there was from the start.
     pub(super) fn keep(&mut self, intake: &Intake, done: (Completion, Retired)) {
         if self.stash.len() == self.stash.capacity() {
             self.drop_stale(intake);
         }
-        if let Some(queue) = intake.find(done.0.ticket.wr_id()) {
-            queue.hold(done.1);
+        if let Some(found) = self.find(intake, done.0.ticket.wr_id()) {
+            found.hold(done.1);
         }
         self.stash.push_back(done);
     }
 
     /// Drops what was kept of QPs that were reset or destroyed since.
     pub(super) fn drop_stale(&mut self, intake: &Intake) {
-        self.stash.retain(|(done, _)| {
+        let mut stash = std::mem::take(&mut self.stash);
+        stash.retain(|(done, _)| {
             let id = done.ticket.wr_id();
-            intake.find(id).is_some_and(|queue| !queue.is_stale(id))
+            self.find(intake, id)
+                .is_some_and(|found| !found.is_stale(id))
         });
+        self.stash = stash;
     }
 
     /// Books a completion. `None`: it belongs to no outstanding request.
@@ -59,12 +127,10 @@ impl Poller {
         cq: u32,
         wc: &ibv_wc,
     ) -> Option<(Completion, Retired)> {
-        let ending = match wc.status {
-            IBV_WC_SUCCESS => Ending::Success,
-            IBV_WC_WR_FLUSH_ERR => Ending::Flush,
-            _ => Ending::Error,
+        let ending = ending_of(wc);
+        let Some(queue) = intake.find(wc.wr_id) else {
+            return self.srqs.book(cq, wc);
         };
-        let queue = intake.find(wc.wr_id)?;
         let retired = queue.retire(wc.wr_id, ending)?;
         if ending == Ending::Success {
             let taken = Taken {
@@ -101,6 +167,9 @@ impl Poller {
         failure: Failure,
     ) -> FailureReport {
         let id = done.ticket.wr_id();
+        if wr_id::slot(id) & SHARED != 0 {
+            return FailureReport::new(done, failure, self.srqs.known(done));
+        }
         // The slot may have got another QP since, and the QP another peer: both are not what failed.
         let known = intake
             .find(id)
@@ -108,6 +177,15 @@ impl Poller {
             .zip(self.entries.get(wr_id::slot(id) as usize))
             .and_then(|(queue, entry)| Some((&*entry.as_ref()?.info, queue.account())));
         FailureReport::new(done, failure, known)
+    }
+}
+
+/// How a request ended.
+pub(super) fn ending_of(wc: &ibv_wc) -> Ending {
+    match wc.status {
+        IBV_WC_SUCCESS => Ending::Success,
+        IBV_WC_WR_FLUSH_ERR => Ending::Flush,
+        _ => Ending::Error,
     }
 }
 

@@ -16,7 +16,7 @@ pub struct Ticket {
     /// The `wr_id` that the request went to the device with.
     id: u64,
     /// Id of the CQ.
-    pub(super) cq: u32,
+    pub(crate) cq: u32,
     signaled: bool,
 }
 
@@ -42,21 +42,38 @@ impl Ticket {
         self.signaled
     }
 
-    /// The request's number in its queue, modulo 2^40.
+    /// The request's number in its queue, modulo 2^40. Of an SRQ some numbers are left out.
     pub fn sequence(&self) -> u64 {
         wr_id::sequence(self.id)
     }
 
+    /// The ticket of a receive of an SRQ, which may complete on any of several CQs.
+    pub(crate) fn shared(id: u64) -> Ticket {
+        Ticket::new(u32::MAX, id, true)
+    }
+
+    /// Whether it is of a receive of an SRQ.
     #[inline]
-    fn key(&self) -> (u32, u64) {
-        (self.cq, self.id & !wr_id::OPERATION_MASK)
+    pub(crate) fn is_shared(&self) -> bool {
+        wr_id::slot(self.id) & wr_id::SHARED != 0
+    }
+
+    /// Id of the CQ that the request completed on, or will.
+    pub(crate) fn cq(&self) -> u32 {
+        self.cq
+    }
+
+    /// What names the request in its queue, and, of all but those of an SRQ, in its CQ.
+    #[inline]
+    fn key(&self) -> u64 {
+        self.id & !wr_id::OPERATION_MASK
     }
 }
 
 impl PartialEq for Ticket {
     #[inline]
     fn eq(&self, other: &Ticket) -> bool {
-        self.key() == other.key()
+        self.key() == other.key() && (self.cq == other.cq || self.is_shared())
     }
 }
 
@@ -85,7 +102,8 @@ impl fmt::Display for Ticket {
 pub struct Completion {
     /// Which request.
     pub ticket: Ticket,
-    /// Number of its QP.
+    /// Number of its QP: of a receive of an SRQ, the one that the message came by. 0 where that QP was destroyed before
+    /// its completion was polled, and another QP on the same CQ has its number by now.
     pub qp_num: u32,
     /// Its queue.
     pub queue: QueueKind,
@@ -154,7 +172,8 @@ pub struct Failure {
     pub vendor_err: u32,
     /// What it asked for, from the library's record.
     pub operation: Operation,
-    /// For a flushed request: the first request of that queue that failed by itself, if one did. A QP that the
+    /// For a flushed request: the first request of that queue that failed by itself, if one did; of an SRQ, the first
+    /// receive that its QP had taken. A QP that the
     /// application, or the peer's fault on the other queue, moved to the error state has none.
     pub root: Option<Root>,
 }

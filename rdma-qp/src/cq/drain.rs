@@ -6,16 +6,17 @@ impl Cq {
     /// Takes every completion of the QP of that number that is here, in order, and keeps the others for [`Cq::poll`].
     pub(crate) fn take_of(&self, qp_num: u32, into: &mut Vec<Completion>) -> Result<(), PollError> {
         let poller = &mut *self.poller.borrow_mut();
-        poller.stash.retain(|(done, retired)| {
+        let mut stash = std::mem::take(&mut poller.stash);
+        stash.retain(|(done, retired)| {
             if done.qp_num != qp_num {
                 return true;
             }
-            let queue = self.intake.find(done.ticket.wr_id());
-            if queue.is_some_and(|queue| queue.release(*retired)) {
+            if poller.release(&self.intake, done, *retired) {
                 into.push(*done);
             }
             false
         });
+        poller.stash = stash;
         let result = loop {
             match self.next(poller) {
                 Ok(Some(done)) if done.0.qp_num == qp_num => into.push(done.0),

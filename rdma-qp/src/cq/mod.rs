@@ -8,6 +8,7 @@ mod close;
 mod completion;
 mod drain;
 mod events;
+mod srq;
 mod wait;
 
 use std::cell::{Cell, RefCell};
@@ -20,15 +21,17 @@ use std::sync::atomic::Ordering::Relaxed;
 pub use close::CloseCqError;
 pub use completion::{Completion, Failure, Root, Sender, Success, Ticket};
 pub use events::Armed;
+pub(crate) use srq::SrqUser;
 pub use wait::WaitError;
 
-use crate::account::{Queue, Retired};
+use crate::account::{Queue, Retired, Share};
 use crate::errno::Errno;
 use crate::qp::QpInfo;
 use crate::raw::cq::CqHandle;
 use crate::raw::intake::{Intake, Look};
 use crate::raw::pd::PdHandle;
 use crate::report::FailureReport;
+use crate::wr_id::QueueKind;
 use books::{Entry, Poller, success};
 
 /// A completion queue could not be created.
@@ -109,7 +112,8 @@ impl Cq {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let poller = Poller {
             entries: Vec::new(),
-            stash: VecDeque::with_capacity(handle.capacity as usize),
+            stash: VecDeque::with_capacity(handle.room.capacity as usize),
+            srqs: Default::default(),
         };
         Cq {
             intake: Intake::new(&handle),
@@ -137,12 +141,12 @@ impl Cq {
 
     /// Completions that it has room for.
     pub fn capacity(&self) -> u32 {
-        self.handle.capacity
+        self.handle.room.capacity
     }
 
     /// Completions that it has room for beyond what is promised to QPs.
     pub fn unreserved(&self) -> u32 {
-        self.handle.unreserved()
+        self.handle.room.unreserved()
     }
 
     /// Completions seen so far that belonged to no outstanding request: leftovers of QPs that were reset or destroyed,
@@ -177,6 +181,27 @@ impl Cq {
         poller.drop_stale(&self.intake);
     }
 
+    /// Enters a new QP that takes its receives from an SRQ.
+    ///
+    /// The QP before it that had its number may have left completions of such receives. They are handed out, because the
+    /// receives are the SRQ's, but as those of no QP.
+    pub(crate) fn enter_srq(
+        &self,
+        share: &Share,
+        pd: &Arc<PdHandle>,
+        user: SrqUser,
+    ) -> Result<(), PollError> {
+        self.settle()?;
+        let mut poller = self.poller.borrow_mut();
+        for (done, _) in &mut poller.stash {
+            if done.queue == QueueKind::SharedRecv && done.qp_num == user.info.qp_num {
+                done.qp_num = 0;
+            }
+        }
+        poller.srqs.enter(share, pd, user);
+        Ok(())
+    }
+
     /// Takes the next completion. `None`: there is none at present. Does not wait.
     ///
     /// # Errors
@@ -184,8 +209,13 @@ impl Cq {
     #[inline(always)]
     pub fn poll(&self) -> Result<Option<Completion>, PollError> {
         // What is usual: the next request of a queue, and it succeeded.
-        if let Look::Taken(taken) = self.intake.look() {
-            return Ok(Some(success(self.id, &taken)));
+        match self.intake.look() {
+            Look::Taken(taken) => return Ok(Some(success(self.id, &taken))),
+            // Regions that wait to be freed, if any, are looked at on the long way.
+            Look::Empty if !self.handle.attention.load(Relaxed) || !self.intake.progress() => {
+                return Ok(None);
+            }
+            _ => {}
         }
         // The result comes by way of a cell, so that the compiler need not put the usual one into memory too.
         if self.poll_on() {
@@ -213,14 +243,17 @@ impl Cq {
     fn poll_unusual(&self) -> Result<Option<Completion>, PollError> {
         let poller = &mut *self.poller.borrow_mut();
         while let Some((done, retired)) = poller.stash.pop_front() {
-            let queue = self.intake.find(done.ticket.wr_id());
-            if queue.is_some_and(|queue| queue.release(retired)) {
+            if poller.release(&self.intake, &done, retired) {
                 return Ok(Some(done));
             }
         }
         self.intake.go_on();
         let next = self.next(poller)?;
-        if next.is_none() && self.handle.attention.swap(false, Relaxed) {
+        // What a region waits for is progress.
+        if next.is_none()
+            && self.intake.take_progress()
+            && self.handle.attention.swap(false, Relaxed)
+        {
             self.sweep(poller);
         }
         Ok(next.map(|(done, _)| done))
@@ -272,6 +305,7 @@ impl Cq {
             .iter()
             .flatten()
             .filter_map(|entry| entry.pd.upgrade())
+            .chain(poller.srqs.pds())
         {
             if !swept.contains(&pd.id) {
                 swept.push(pd.id);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::books::Found;
 use super::{Armed, Completion, Cq, PollError, Success, Ticket};
 use crate::deadline::Deadline;
 use crate::report::FailureReport;
@@ -26,12 +27,12 @@ pub enum WaitError {
         ticket: Ticket,
         /// Its queue.
         queue: QueueKind,
-        /// Its QP.
+        /// Its QP; 0 for a receive of an SRQ.
         qp_num: u32,
         /// Requests of that queue without an outcome.
         pending: u64,
     },
-    /// Its completion was already handed out.
+    /// Its completion was already handed out; that of a receive of an SRQ may be on another CQ, too.
     #[error("the completion of request {0} was already taken, by poll or wait")]
     Taken(Ticket),
     /// The QP was reset or destroyed: the request was thrown away and has no outcome.
@@ -61,7 +62,11 @@ impl Cq {
         deadline: impl Into<Deadline>,
     ) -> Result<Success, WaitError> {
         let deadline = deadline.into();
-        if ticket.cq != self.id {
+        let is_here = match ticket.is_shared() {
+            true => self.poller.borrow().srqs.find(ticket.wr_id()).is_some(),
+            false => ticket.cq == self.id,
+        };
+        if !is_here {
             return Err(WaitError::OtherCq(*ticket));
         }
         let mut nap = Nap::new();
@@ -87,14 +92,17 @@ impl Cq {
     }
 
     fn too_late(&self, ticket: &Ticket) -> WaitError {
-        match self.intake.find(ticket.wr_id()) {
-            Some(queue) => WaitError::TimedOut {
-                ticket: *ticket,
-                queue: queue.kind,
-                qp_num: queue.qp_num(),
-                pending: queue.account().pending,
-            },
-            None => WaitError::Discarded(*ticket),
+        let poller = self.poller.borrow();
+        let (queue, qp_num, account) = match poller.find(&self.intake, ticket.wr_id()) {
+            Some(Found::Queue(queue)) => (queue.kind, queue.qp_num(), queue.account()),
+            Some(Found::Srq(share)) => (QueueKind::SharedRecv, 0, share.srq.account()),
+            None => return WaitError::Discarded(*ticket),
+        };
+        WaitError::TimedOut {
+            ticket: *ticket,
+            queue,
+            qp_num,
+            pending: account.pending,
         }
     }
 
@@ -116,8 +124,7 @@ impl Cq {
         }
         self.keep_rest(poller);
         if let Some((done, retired)) = found.and_then(|at| poller.stash.remove(at)) {
-            let queue = self.intake.find(ticket.wr_id());
-            return Ok(Some(if queue.is_some_and(|queue| queue.release(retired)) {
+            return Ok(Some(if poller.release(&self.intake, &done, retired) {
                 done.outcome.map_err(|failure| {
                     WaitError::Failed(Box::new(poller.report(&self.intake, &done, failure)))
                 })
@@ -126,14 +133,15 @@ impl Cq {
             }));
         }
         let id = ticket.wr_id();
-        let Some(queue) = self.intake.find(id).filter(|queue| !queue.is_stale(id)) else {
+        let found = poller.find(&self.intake, id);
+        let Some(found) = found.filter(|found| !found.is_stale(id)) else {
             return Ok(Some(Err(WaitError::Discarded(*ticket))));
         };
-        if !queue.is_retired(id) {
+        if !found.is_retired(id) {
             return Ok(None);
         }
         // It has an outcome, and no completion here. Unsignaled requests before the first failure succeeded silently.
-        let silent = !ticket.is_signaled() && queue.succeeded_silently(id);
+        let silent = !ticket.is_signaled() && found.succeeded_silently(id);
         Ok(Some(if silent {
             Ok(Success::silent(ticket.operation()))
         } else {

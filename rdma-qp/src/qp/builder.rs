@@ -8,10 +8,12 @@ use rdma_core_sys::ibv_qp_cap;
 use super::{Qp, QpInfo, Transport};
 use crate::attach::Attachments;
 use crate::buffer::PostedBuffers;
-use crate::cq::{Cq, PollError};
+use crate::account::Share;
+use crate::cq::{Cq, PollError, SrqUser};
 use crate::errno::Errno;
 use crate::pd::{Access, Pd};
 use crate::raw::qp::{NotMade, Parts, QpHandle};
+use crate::srq::Srq;
 use crate::wr_id::QueueKind;
 
 /// A QP could not be created.
@@ -27,6 +29,14 @@ pub enum CreateQpError {
         cq: String,
         /// Device of the PD.
         pd: String,
+    },
+    /// The SRQ is of another PD.
+    #[error("SRQ {srq} of {device} belongs to another protection domain than the QP: make both from the same Pd")]
+    SrqOfOtherPd {
+        /// Number of the SRQ.
+        srq: u32,
+        /// Its device.
+        device: String,
     },
     /// More was asked for than the device can do.
     #[error("{field} is {value}, but {device} allows at most {max}")]
@@ -117,6 +127,7 @@ pub struct QpBuilder<'a, T: Transport> {
     pd: &'a Pd,
     send_cq: &'a Cq,
     recv_cq: &'a Cq,
+    srq: Option<&'a Srq>,
     cap: ibv_qp_cap,
     access: Access,
     transport: PhantomData<T>,
@@ -136,6 +147,7 @@ impl<'a, T: Transport> QpBuilder<'a, T> {
             pd,
             send_cq: cq,
             recv_cq: cq,
+            srq: None,
             cap,
             access,
             transport: PhantomData,
@@ -178,6 +190,13 @@ impl<'a, T: Transport> QpBuilder<'a, T> {
         self
     }
 
+    /// It takes its receives from this SRQ, and has no receive queue of its own: `recv_depth` and `recv_sge` mean nothing
+    /// then. Their completions go to the CQ for receives, which needs room for all receives of the SRQ, once for all QPs.
+    pub fn srq(mut self, srq: &'a Srq) -> Self {
+        self.srq = Some(srq);
+        self
+    }
+
     /// What the peer may do, used by [`Qp::connect`]; WRITE, READ and atomics if not set. A region's own rights decide
     /// on top of it.
     pub fn access(mut self, access: Access) -> Self {
@@ -189,23 +208,47 @@ impl<'a, T: Transport> QpBuilder<'a, T> {
     ///
     /// # Errors
     /// The parts do not fit together, the device's limits or the CQ's room are exceeded, or the library refused.
-    pub fn create(self) -> Result<Qp<T>, CreateQpError> {
+    pub fn create(mut self) -> Result<Qp<T>, CreateQpError> {
+        if self.srq.is_some() {
+            (self.cap.max_recv_wr, self.cap.max_recv_sge) = (0, 0);
+        }
         self.check()?;
         for cq in [self.send_cq, self.recv_cq] {
             cq.settle()?;
         }
+        let share = match self.srq {
+            Some(srq) => Some(self.share(srq)?),
+            None => None,
+        };
         let parts = Parts {
             pd: self.pd.handle(),
+            srq: self.srq.map(Srq::handle),
             send_cq: self.send_cq.handle(),
             recv_cq: self.recv_cq.handle(),
             qp_type: T::RULES.qp_type().unwrap_or_default(),
             cap: self.cap,
             recv_header: T::RECV_HEADER,
         };
-        let handle = QpHandle::create(&parts).map_err(|reason| self.not_made(reason))?;
+        let handle = match QpHandle::create(&parts) {
+            Ok(handle) => handle,
+            Err(reason) => {
+                if let Some((share, true)) = share {
+                    share.srq.detach(&share);
+                }
+                return Err(self.not_made(reason));
+            }
+        };
         let info = Arc::new(QpInfo::new(self.pd.device(), handle.number()));
         self.send_cq.enter(&handle.send, &info, self.pd.handle());
         self.recv_cq.enter(&handle.recv, &info, self.pd.handle());
+        if let Some((share, _)) = share {
+            let user = SrqUser {
+                info: info.clone(),
+                recv: handle.recv.clone(),
+                root: None,
+            };
+            self.recv_cq.enter_srq(&share, self.pd.handle(), user)?;
+        }
         tracing::debug!(device = %info.device, qp = info.qp_num, transport = %T::RULES, "QP created");
         let buffers = PostedBuffers::new(
             Attachments::new(&handle.send),
@@ -221,11 +264,31 @@ impl<'a, T: Transport> QpBuilder<'a, T> {
             silence: Default::default(),
             access: self.access,
             told: None,
+            marker: None,
             transport: PhantomData,
         })
     }
 
+    /// Reserves what the SRQ may complete on the CQ. `true`: that was not so before.
+    fn share(&self, srq: &Srq) -> Result<(Share, bool), CreateQpError> {
+        let share = srq.handle().attach(self.recv_cq.handle());
+        share.ok_or_else(|| CreateQpError::NoRoomInCq {
+            queue: QueueKind::SharedRecv,
+            depth: srq.depth(),
+            capacity: self.recv_cq.capacity(),
+            unreserved: self.recv_cq.unreserved(),
+        })
+    }
+
     fn check(&self) -> Result<(), CreateQpError> {
+        if let Some(srq) = self.srq
+            && !Arc::ptr_eq(srq.handle().pd(), self.pd.handle())
+        {
+            return Err(CreateQpError::SrqOfOtherPd {
+                srq: srq.number(),
+                device: srq.device().to_owned(),
+            });
+        }
         for (queue, cq) in [
             (QueueKind::Send, self.send_cq),
             (QueueKind::Recv, self.recv_cq),

@@ -11,10 +11,12 @@ use super::transition::ToErr;
 use super::{ModifyError, PostError, Qp, QueryQpError, Transport};
 use crate::account::{Account, Operation};
 use crate::ah::Destination;
-use crate::cq::{Completion, Cq, PollError, Root};
+use crate::cq::{Completion, Cq, PollError, Root, Ticket};
 use crate::deadline::Deadline;
+use crate::errno::Errno;
+use crate::fd;
 use crate::raw::qp::NotPosted;
-use crate::wr_id::QueueKind;
+use crate::wr_id::{self, QueueKind};
 
 /// How the requests of one queue ended while it was drained, unsignaled ones included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,6 +47,8 @@ pub struct Drained {
     pub send: DrainedQueue,
     /// The receive queue. An SRQ is none: receives that its QPs have not taken stay in it.
     pub recv: DrainedQueue,
+    /// Where sends that succeeded without a completion lie, as marks: from the first up to the second; and their CQ.
+    silent: (u64, u64, u32),
 }
 
 /// What the peer made of a request, as far as it can be known.
@@ -100,6 +104,20 @@ pub enum DrainProblem {
         /// Missing in the receive queue.
         recv: u64,
     },
+    /// The device did not say by the deadline that the QP has taken its last receive from its SRQ, and all else is done.
+    ///
+    /// Some devices never say it. Receives that the QP had taken and that are not among the completions, if there are any,
+    /// stay pending in the books of the SRQ.
+    #[error(
+        "the deadline has passed without the event that the QP has taken its last receive from SRQ {srq}; all else is done"
+    )]
+    NoLastWqe {
+        /// Number of the SRQ.
+        srq: u32,
+    },
+    /// The asynchronous events of the device cannot be read.
+    #[error("the asynchronous events of the device cannot be read: {0}")]
+    Events(#[source] Errno),
     /// The last requests of the send queue are unsignaled: nothing will tell that they are done.
     #[error(
         "the last {count} sends are unsignaled, so nothing tells when they are done: post a signaled one behind them"
@@ -133,6 +151,22 @@ impl Drained {
         fate(self.transport, done)
     }
 
+    /// What the peer made of the send that a ticket names, unsignaled ones included. `None`: the application had its completion
+    /// before, or it is no request of this life of this QP.
+    pub fn fate_of(&self, ticket: &Ticket) -> Option<Fate> {
+        if let Some(done) = self.completions.iter().find(|done| done.ticket == *ticket) {
+            return Some(self.fate(done));
+        }
+        let (from, to, cq) = self.silent;
+        let id = ticket.wr_id();
+        let silent = !ticket.is_signaled()
+            && ticket.cq == cq
+            && wr_id::slot(id) == wr_id::slot(from)
+            && !wr_id::is_before(id, from)
+            && wr_id::is_before(id, to);
+        silent.then(|| success(self.transport, ticket.operation()))
+    }
+
     /// The sends among the completions that met this fate.
     pub fn sends(&self, fate: Fate) -> impl Iterator<Item = &Completion> {
         self.completions
@@ -141,24 +175,24 @@ impl Drained {
     }
 }
 
+/// Of a send that succeeded.
+fn success(transport: rules::Transport, operation: Operation) -> Fate {
+    let here = matches!(operation, Operation::LocalInv | Operation::BindWindow);
+    let acknowledged = matches!(
+        transport,
+        rules::Transport::Rc | rules::Transport::XrcIni | rules::Transport::XrcTgt
+    );
+    if here || acknowledged {
+        Fate::Done
+    } else {
+        Fate::Unknown
+    }
+}
+
 fn fate(transport: rules::Transport, done: &Completion) -> Fate {
     let failure = match done.outcome {
         Ok(_) if done.queue != QueueKind::Send => return Fate::Done,
-        Ok(success) => {
-            let here = matches!(
-                success.operation,
-                Operation::LocalInv | Operation::BindWindow
-            );
-            let acknowledged = matches!(
-                transport,
-                rules::Transport::Rc | rules::Transport::XrcIni | rules::Transport::XrcTgt
-            );
-            return if here || acknowledged {
-                Fate::Done
-            } else {
-                Fate::Unknown
-            };
-        }
+        Ok(done) => return success(transport, done.operation),
         Err(failure) => failure,
     };
     if done.queue != QueueKind::Send {
@@ -195,10 +229,13 @@ impl<T: Transport> Qp<T> {
     /// request has its outcome. `cqs` are the CQs of its queues: one, or two. Completions of other QPs stay in them.
     ///
     /// To be sure of unsignaled requests at the end of the send queue, a signaled request without data is posted behind
-    /// them. Its completion is not reported; the books have it.
+    /// them. It is in the books, and not in the report. A device that never completes it, as some do with what is posted
+    /// in the error state, makes the drain last until its deadline.
     ///
-    /// A QP in RESET has nothing to drain. One with an SRQ may have taken a receive from it that is not done yet: wait
-    /// for its event `IBV_EVENT_QP_LAST_WQE_REACHED` before.
+    /// A QP in RESET has nothing to drain. One with an SRQ is drained when the device has said that it has taken its last
+    /// receive (`IBV_EVENT_QP_LAST_WQE_REACHED`, ibv_get_async_event(3)): by then the receives that it had taken have
+    /// completed, and are among the completions. Events that are found on the way, this one included, are kept for
+    /// [`Device::next_event`](crate::Device::next_event). The other receives stay in the SRQ.
     ///
     /// # Errors
     /// Requests are without outcome at `deadline`, the QP could not be moved, or a CQ does not work. What was taken from the
@@ -254,12 +291,15 @@ impl<T: Transport> Qp<T> {
             completions: Vec::new(),
             send: DrainedQueue::default(),
             recv: DrainedQueue::default(),
+            silent: (0, 0, 0),
         };
-        let mut marker = Marker::Later;
-        let result = self.take_all(cqs, deadline, flush, &mut marker, &mut drained.completions);
+        let mut marks = 0;
+        let result = self.take_all(cqs, deadline, flush, &mut marks, &mut drained.completions);
         drained.send = ended(&before.0, &self.send_account(), QueueKind::Send, &drained);
-        drained.send.flushed -= u64::from(matches!(marker, Marker::Seen));
+        drained.send.flushed = drained.send.flushed.saturating_sub(marks);
         drained.recv = ended(&before.1, &self.recv_account(), QueueKind::Recv, &drained);
+        let (from, to) = self.handle.send.succeeded();
+        drained.silent = (from, to, self.cqs.0);
         match result {
             Ok(()) => Ok(drained),
             Err(reason) => Err(DrainError {
@@ -269,13 +309,13 @@ impl<T: Transport> Qp<T> {
         }
     }
 
-    /// Takes completions until there is nothing to wait for.
+    /// Takes completions until there is nothing to wait for. `marks` counts the markers among them, which are left out.
     fn take_all(
         &mut self,
         cqs: &[&Cq],
         deadline: Deadline,
         flush: bool,
-        marker: &mut Marker,
+        marks: &mut u64,
         taken: &mut Vec<Completion>,
     ) -> Result<(), DrainProblem> {
         for (queue, id) in [(QueueKind::Send, self.cqs.0), (QueueKind::Recv, self.cqs.1)] {
@@ -296,35 +336,41 @@ impl<T: Transport> Qp<T> {
         self.ring()?;
         let mut turn = 0;
         loop {
-            if flush && !idle {
-                *marker = self.mark_end(*marker)?;
-            }
+            // Asked first: what completed before the event is found afterwards.
+            let last_wqe = !flush || idle || self.took_last_wqe()?;
             let before = taken.len();
             for cq in cqs {
                 cq.take_of(self.qp_num(), taken)?;
             }
-            if let Marker::Posted(wr_id) = *marker
-                && let Some(at) = taken.iter().position(|done| done.ticket.wr_id() == wr_id)
-            {
+            let is_marker = |done: &Completion| Some(done.ticket.wr_id()) == self.marker;
+            if let Some(at) = taken.iter().position(is_marker) {
                 taken.remove(at);
-                *marker = Marker::Seen;
+                self.marker = None;
+                *marks += 1;
             }
             let (send, recv) = self.books();
-            if send.pending == 0 && (!flush || recv.pending == 0) {
+            let ended = send.pending == 0 && (!flush || recv.pending == 0);
+            if ended && last_wqe {
                 return Ok(());
             }
             let silent = self.silent_tail();
             if !flush && silent == send.pending {
                 return Err(DrainProblem::Silent { count: silent });
             }
-            if taken.len() != before {
+            let marked = flush && !idle && self.mark_end()?;
+            if marked || taken.len() != before {
                 turn = 0;
             } else if deadline.passed() {
-                let marked = u64::from(matches!(marker, Marker::Posted(_)));
-                return Err(DrainProblem::TimedOut {
-                    send: send.pending - marked,
-                    recv: recv.pending,
-                });
+                // A marker that the device keeps to itself is nobody's loss.
+                let send = send.pending - u64::from(self.marker.is_some());
+                if send != 0 || (flush && recv.pending != 0) {
+                    let recv = recv.pending;
+                    return Err(DrainProblem::TimedOut { send, recv });
+                }
+                return match self.srq().filter(|_| !last_wqe) {
+                    Some(srq) => Err(DrainProblem::NoLastWqe { srq }),
+                    None => Ok(()),
+                };
             } else {
                 pause(turn);
                 turn += 1;
@@ -332,15 +378,26 @@ impl<T: Transport> Qp<T> {
         }
     }
 
-    /// Posts the marker if unsignaled requests are the last of the send queue, and there is room.
-    fn mark_end(&mut self, marker: Marker) -> Result<Marker, DrainProblem> {
-        if !matches!(marker, Marker::Later) || self.silent_tail() == 0 {
-            return Ok(marker);
+    /// Whether nothing more comes of an SRQ: the QP, in ERR, has none, or the device said that the last was taken.
+    fn took_last_wqe(&self) -> Result<bool, DrainProblem> {
+        if self.srq().is_none() {
+            return Ok(true);
+        }
+        let context = &self.handle.pd().context;
+        let seen = fd::set_nonblocking(context.async_fd())
+            .and_then(|()| context.saw_last_wqe(self.qp_num()));
+        seen.map_err(DrainProblem::Events)
+    }
+
+    /// Posts a marker if unsignaled requests are the last of the send queue, and there is room. `true`: it did.
+    fn mark_end(&mut self) -> Result<bool, DrainProblem> {
+        if self.marker.is_some() || self.silent_tail() == 0 {
+            return Ok(false);
         }
         // A datagram needs an address handle even if it is flushed.
         let own = self.own_ah();
         if T::RULES == rules::Transport::Ud && own.is_none() {
-            return Ok(marker);
+            return Ok(false);
         }
         let to = own.as_ref().map(Destination::datagram);
         let posted = self
@@ -352,23 +409,13 @@ impl<T: Transport> Qp<T> {
         match posted {
             Ok(wr_id) => {
                 self.ring()?;
-                Ok(Marker::Posted(wr_id))
+                self.marker = Some(wr_id);
+                Ok(true)
             }
-            Err(NotPosted::Full) => Ok(Marker::Later),
+            Err(NotPosted::Full) => Ok(false),
             Err(reason) => Err(self.not_posted(QueueKind::Send, reason).into()),
         }
     }
-}
-
-/// The request behind unsignaled ones.
-#[derive(Clone, Copy)]
-enum Marker {
-    /// Not posted so far, or not needed.
-    Later,
-    /// Posted with this `wr_id`.
-    Posted(u64),
-    /// Its completion was taken.
-    Seen,
 }
 
 /// What ended between two looks at the books.

@@ -26,6 +26,7 @@ pub use drain::{DrainError, DrainProblem, Drained, DrainedQueue, Fate};
 pub use inspect::MeasureError;
 pub(crate) use modify::{Handle, check_gid};
 pub use modify::{GidProblem, Modified, ModifyError, ModifyReport, Problem};
+pub(crate) use post::check_recv;
 pub use post::{Doorbell, NOTHING, Op, PostError, PostFlags, op};
 pub use qp_ref::{QpRef, QpRefGidError, RefDrainError, RefDrained};
 pub use recover::{RecoverError, RecoverProblem, Recovered, Recovery};
@@ -210,6 +211,8 @@ pub struct Qp<T: Transport = Rc> {
     access: crate::pd::Access,
     /// What `endpoint` told the peer.
     told: connect::Told,
+    /// The request behind unsignaled ones that a drain waits for.
+    marker: Option<u64>,
     transport: PhantomData<T>,
 }
 
@@ -258,12 +261,32 @@ impl<T: Transport> Qp<T> {
         modify::snapshot(&self.handle, &self.info, T::RULES)
     }
 
+    /// Ids of the CQs of its two queues.
+    pub(crate) fn cq_ids(&self) -> (u32, u32) {
+        self.cqs
+    }
+
+    /// Most receives outstanding at a time.
+    pub(crate) fn recv_depth(&self) -> u32 {
+        self.handle.recv.depth
+    }
+
+    /// Receives that hold room in its receive queue.
+    pub(crate) fn recv_occupied(&self) -> u64 {
+        self.handle.recv.occupied()
+    }
+
+    /// Number of the SRQ that it takes its receives from; `None`: it has a receive queue of its own.
+    pub fn srq(&self) -> Option<u32> {
+        self.handle.srq().map(|srq| srq.shared.number)
+    }
+
     /// The books of its send queue.
     pub fn send_account(&self) -> Account {
         self.handle.send.account()
     }
 
-    /// The books of its receive queue.
+    /// The books of its receive queue; all zero with an SRQ, which has books of its own.
     pub fn recv_account(&self) -> Account {
         self.handle.recv.account()
     }

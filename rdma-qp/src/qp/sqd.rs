@@ -164,15 +164,10 @@ pub(crate) fn drain_and_modify(
     control
         .check_from(&now, &attr, mask)
         .map_err(ChangeError::Refused)?;
-    if state == IBV_QPS_RTS {
-        qp.make(&ToSqd { notify: false }).map_err(|error| {
-            let lacks = [Errno::EINVAL, Errno::EOPNOTSUPP].contains(&error.errno());
-            if lacks && !error.refused_before_call() {
-                ChangeError::NoSqd(error)
-            } else {
-                ChangeError::NotStopped(error)
-            }
-        })?;
+    if state == IBV_QPS_RTS
+        && let Err(error) = qp.make(&ToSqd { notify: false })
+    {
+        return Err(not_stopped(qp, error));
     }
     wait_until_drained(qp, deadline)?;
     let changed = qp.modify(&attr, mask);
@@ -183,6 +178,23 @@ pub(crate) fn drain_and_modify(
             changed: changed.is_ok(),
             source,
         }),
+    }
+}
+
+/// Why the move from RTS to SQD was refused.
+fn not_stopped(qp: &mut dyn Moves, error: ModifyError) -> ChangeError {
+    let lacks = [Errno::EINVAL, Errno::EOPNOTSUPP].contains(&error.errno());
+    if error.refused_before_call() || !lacks {
+        return ChangeError::NotStopped(error);
+    }
+    // A request may have failed between the look and the call.
+    let control = qp.control();
+    match ask(control.handle, control.info, IBV_QP_STATE) {
+        Ok(now) if now.qp_state != IBV_QPS_RTS => ChangeError::Failed {
+            qp: control.info.name(),
+            state: now.qp_state,
+        },
+        _ => ChangeError::NoSqd(error),
     }
 }
 

@@ -1,12 +1,14 @@
 //! Devices and open contexts.
 
+use std::collections::VecDeque;
 use std::ffi::{CStr, c_int};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rdma_core_sys::*;
 
-use super::{pointer, status};
+use super::{pointer, srq, status};
 use crate::errno::Errno;
 
 /// What the device list says of a device.
@@ -82,6 +84,16 @@ pub(crate) struct ContextHandle {
     pub(crate) guid: u64,
     /// Closed with the handle: this library opened it.
     owned: bool,
+    inbox: Mutex<Inbox>,
+}
+
+/// What was taken of the asynchronous events.
+#[derive(Default)]
+struct Inbox {
+    /// Taken on the way to another one, and not handed out.
+    kept: VecDeque<RawEvent>,
+    /// QPs that have taken their last receive from their SRQ, in this life.
+    last_wqe: Vec<u32>,
 }
 
 // SAFETY: ibv_context and all calls on it may be used from any thread (libibverbs is thread safe, as its manual says).
@@ -103,7 +115,9 @@ pub(crate) enum Element {
     Qp(u32),
     /// The port of that number.
     Port(u8),
-    /// A CQ, an SRQ, the device, or something unknown.
+    /// The SRQ of that number.
+    Srq(u32),
+    /// A CQ, the device, an SRQ that is not of this library, or something unknown.
     Other,
 }
 
@@ -121,6 +135,11 @@ unsafe fn element(event: &ibv_async_event) -> Element {
         Some(EventElement::Port) => {
             // SAFETY: these types say that the element is a port number.
             Element::Port(u8::try_from(unsafe { event.element.port_num }).unwrap_or(0))
+        }
+        Some(EventElement::Srq) => {
+            // SAFETY: these types say that the element is an SRQ; its destruction waits until the event is acknowledged, so
+            // by the contract of this function it is alive.
+            unsafe { srq::number_of(event.element.srq) }.map_or(Element::Other, Element::Srq)
         }
         _ => Element::Other,
     }
@@ -145,6 +164,7 @@ impl ContextHandle {
                     name: listed.name,
                     guid: listed.guid,
                     owned: true,
+                    inbox: Mutex::default(),
                 })
             })
         })?
@@ -168,6 +188,7 @@ impl ContextHandle {
             name,
             guid,
             owned: false,
+            inbox: Mutex::default(),
         })
     }
 
@@ -237,8 +258,42 @@ impl ContextHandle {
         unsafe { BorrowedFd::borrow_raw(self.ptr.as_ref().async_fd) }
     }
 
-    /// Takes and acknowledges the next asynchronous event. Blocks if none waits and the descriptor is blocking.
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        // Both lists are whole after every single operation on them.
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next asynchronous event: one that was kept, or else one that is taken and acknowledged now. Blocks if none waits
+    /// and the descriptor is blocking.
     pub(crate) fn next_event(&self) -> Result<RawEvent, Errno> {
+        let mut inbox = self.inbox();
+        match inbox.kept.pop_front() {
+            Some(event) => Ok(event),
+            None => self.take_event(&mut inbox),
+        }
+    }
+
+    /// Whether the QP of that number has taken its last receive from its SRQ. Looks at all events that wait, and keeps
+    /// them. The descriptor is not blocking.
+    pub(crate) fn saw_last_wqe(&self, qp: u32) -> Result<bool, Errno> {
+        let mut inbox = self.inbox();
+        loop {
+            match self.take_event(&mut inbox) {
+                Ok(event) => inbox.kept.push_back(event),
+                Err(errno) if errno.is_again() => return Ok(inbox.last_wqe.contains(&qp)),
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    /// Forgets what was seen of the QP of that number: it begins a new life, or is destroyed.
+    pub(super) fn forget_last_wqe(&self, qp: u32) {
+        self.inbox().last_wqe.retain(|seen| *seen != qp);
+    }
+
+    /// Takes and acknowledges an event. The lock is held, so that a QP that waits for its acknowledgement to be destroyed is
+    /// forgotten afterwards.
+    fn take_event(&self, inbox: &mut Inbox) -> Result<RawEvent, Errno> {
         let mut event = ibv_async_event::zeroed();
         // SAFETY: the context is live (invariant 1); `event` is an ibv_async_event.
         status(unsafe { self.verbs.get_async_event(self.as_ptr(), &mut event) })?;
@@ -246,6 +301,9 @@ impl ContextHandle {
         let element = unsafe { element(&event) };
         // SAFETY: the event was just got from this table's library and is acknowledged once.
         unsafe { self.verbs.ack_async_event(&mut event) };
+        if let (IBV_EVENT_QP_LAST_WQE_REACHED, Element::Qp(qp)) = (event.event_type, element) {
+            inbox.last_wqe.push(qp);
+        }
         Ok(RawEvent {
             kind: event.event_type,
             element,

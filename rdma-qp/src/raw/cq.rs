@@ -11,21 +11,20 @@ use rdma_core_sys::*;
 
 use super::context::ContextHandle;
 use super::{pointer, status};
+use crate::account::Room;
 use crate::errno::Errno;
 use crate::wr_id::MAX_SLOTS;
 
 /// A completion channel: it belongs to one CQ.
 struct Channel(NonNull<ibv_comp_channel>);
 
-/// The slots of a CQ's table of queues, and the room that is promised to them.
+/// The slots of a CQ's table of queues.
 #[derive(Default)]
 pub(crate) struct Slots {
     /// Per free slot: its number and the sequence at which its next queue starts.
     free: Vec<(u32, u64)>,
     /// Slots ever used.
     used: u32,
-    /// Entries of the CQ that are promised to queues.
-    reserved: u32,
 }
 
 /// A completion queue.
@@ -34,8 +33,8 @@ pub(crate) struct CqHandle {
     pub(super) ptr: NonNull<ibv_cq>,
     channel: Option<Channel>,
     destroyed: bool,
-    /// Entries that it has.
-    pub(crate) capacity: u32,
+    /// Its entries, and what is promised of them.
+    pub(crate) room: Arc<Room>,
     /// Set when a queue that reports here is to be looked at by [`crate::raw::pd::PdHandle::sweep`].
     pub(crate) attention: Arc<AtomicBool>,
     slots: Mutex<Slots>,
@@ -90,7 +89,7 @@ impl CqHandle {
             ptr,
             channel,
             destroyed: false,
-            capacity,
+            room: Arc::new(Room::new(capacity)),
             attention: Arc::default(),
             slots: Mutex::default(),
             unacknowledged: AtomicU32::new(0),
@@ -106,21 +105,13 @@ impl CqHandle {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Entries not promised to any queue yet.
-    pub(crate) fn unreserved(&self) -> u32 {
-        self.capacity - self.slots().reserved
-    }
-
     /// Reserves a slot and `entries` of room. Returns the slot and the sequence that its queue starts with; `None` when
     /// there is not so much room.
     pub(crate) fn reserve(&self, entries: u32) -> Option<(u32, u64)> {
         let mut slots = self.slots();
-        if entries > self.capacity - slots.reserved
-            || (slots.free.is_empty() && slots.used == MAX_SLOTS)
-        {
+        if (slots.free.is_empty() && slots.used == MAX_SLOTS) || !self.room.reserve(entries) {
             return None;
         }
-        slots.reserved += entries;
         let used = slots.used;
         Some(slots.free.pop().unwrap_or_else(|| {
             slots.used = used + 1;
@@ -130,9 +121,8 @@ impl CqHandle {
 
     /// Gives a slot and its room back; `next` is the sequence at which the next queue in it starts.
     pub(crate) fn release(&self, slot: u32, entries: u32, next: u64) {
-        let mut slots = self.slots();
-        slots.reserved -= entries;
-        slots.free.push((slot, next));
+        self.room.release(entries);
+        self.slots().free.push((slot, next));
     }
 
     /// Asks for one event at the next completion.

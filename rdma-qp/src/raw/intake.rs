@@ -29,6 +29,10 @@ pub(crate) struct Intake {
     /// Completions in the batch.
     filled: Cell<usize>,
     batch: UnsafeCell<[ibv_wc; BATCH]>,
+    /// Whether there were completions, as far as the device had none afterwards.
+    progress: Cell<bool>,
+    /// What the library returned when it failed, until [`Intake::take`] tells it.
+    failed: Cell<Option<Errno>>,
     /// By slot.
     queues: UnsafeCell<Vec<Arc<Queue>>>,
 }
@@ -52,7 +56,6 @@ pub(crate) enum Look {
     Unusual,
     /// The device has none.
     Empty,
-    Broken(Errno),
 }
 
 impl Intake {
@@ -63,6 +66,8 @@ impl Intake {
             next: Cell::new(0),
             filled: Cell::new(0),
             batch: UnsafeCell::new([ibv_wc::zeroed(); BATCH]),
+            progress: Cell::new(false),
+            failed: Cell::new(None),
             queues: UnsafeCell::default(),
         }
     }
@@ -70,19 +75,28 @@ impl Intake {
     /// Looks at the next completion, and books it if it is of the next request of its queue and a success.
     #[inline(always)]
     pub(crate) fn look(&self) -> Look {
-        let mut at = self.next.get();
-        if at == self.filled.get() {
-            // SAFETY: the CQ is live: the owner holds its handle. The batch has room for as many as are asked for, and no
-            // reference to it exists.
-            let found = unsafe {
-                ops::ibv_poll_cq(self.cq.as_ptr(), BATCH as i32, self.batch.get().cast())
-            };
-            if (found as u32).wrapping_sub(1) >= BATCH as u32 {
-                return self.nothing(found);
-            }
-            self.filled.set(found as usize);
-            at = 0;
+        let at = self.next.get();
+        if at != self.filled.get() {
+            return self.judge(at);
         }
+        // SAFETY: the CQ is live: the owner holds its handle. The batch has room for as many as are asked for, and no
+        // reference to it exists.
+        let found =
+            unsafe { ops::ibv_poll_cq(self.cq.as_ptr(), BATCH as i32, self.batch.get().cast()) };
+        if (found as u32).wrapping_sub(1) >= BATCH as u32 {
+            return if self.is_empty(found) {
+                Look::Empty
+            } else {
+                Look::Unusual
+            };
+        }
+        self.filled.set(found as usize);
+        self.judge(0)
+    }
+
+    /// The short way with the completion at a place of the batch.
+    #[inline(always)]
+    fn judge(&self, at: usize) -> Look {
         // SAFETY: no other reference to the batch exists (the invariant).
         let Some(wc) = (unsafe { &*self.batch.get() }).get(at) else {
             return Look::Unusual;
@@ -105,30 +119,48 @@ impl Intake {
         Look::Unusual
     }
 
+    /// What the library returned was no number of completions. `false`: it failed, which [`Intake::take`] tells.
     #[cold]
-    fn nothing(&self, found: i32) -> Look {
+    #[inline(never)]
+    fn is_empty(&self, found: i32) -> bool {
+        if self.next.get() != 0 {
+            self.progress.set(true);
+        }
         self.next.set(0);
         self.filled.set(0);
-        match found {
-            0 => Look::Empty,
+        let errno = match found {
+            0 => return true,
             // A library that claims more than it was asked for cannot be believed.
-            1.. => Look::Broken(Errno::EIO),
-            _ => Look::Broken(errno_of(found)),
-        }
+            1.. => Errno::EIO,
+            _ => errno_of(found),
+        };
+        self.failed.set(Some(errno));
+        false
+    }
+
+    /// Whether there were completions since [`Intake::take_progress`].
+    pub(crate) fn progress(&self) -> bool {
+        self.progress.get()
+    }
+
+    /// Whether there were completions since this was called last.
+    pub(crate) fn take_progress(&self) -> bool {
+        self.progress.take()
     }
 
     /// Takes the next completion, of whatever queue. It is not booked.
     pub(crate) fn take(&self) -> Result<Option<ibv_wc>, Errno> {
+        if let Some(errno) = self.failed.take() {
+            return Err(errno);
+        }
         if self.next.get() >= self.filled.get() {
             // SAFETY: as in `look`.
             let found = unsafe {
                 ops::ibv_poll_cq(self.cq.as_ptr(), BATCH as i32, self.batch.get().cast())
             };
             if !(1..=BATCH as i32).contains(&found) {
-                return match self.nothing(found) {
-                    Look::Broken(errno) => Err(errno),
-                    _ => Ok(None),
-                };
+                let empty = self.is_empty(found);
+                return if empty { Ok(None) } else { self.take() };
             }
             self.next.set(0);
             self.filled.set(found as usize);
@@ -185,7 +217,7 @@ impl Intake {
         // SAFETY: no other reference to the table exists (the invariant); the closures are this function's.
         let mut qps: Vec<u32> = unsafe { &*self.queues.get() }
             .iter()
-            .filter(|queue| queue.depth != 0 && !queue.is_ended())
+            .filter(|queue| queue.qp_num() != 0 && !queue.is_ended())
             .map(|queue| queue.qp_num())
             .collect();
         qps.dedup();

@@ -23,6 +23,7 @@ pub(crate) mod memory;
 pub(crate) mod pd;
 pub(crate) mod qp;
 mod ring;
+pub(crate) mod srq;
 
 use std::ffi::c_int;
 use std::ptr::NonNull;

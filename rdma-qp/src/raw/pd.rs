@@ -17,16 +17,18 @@ use super::ah::{AddressHandle, Cache};
 use super::context::ContextHandle;
 use super::memory::{Bytes, Memory};
 use super::{pointer, status};
-use crate::account::Queue;
+use crate::account::Books;
 use crate::errno::Errno;
 use crate::wr_id::QueueKind;
 
 /// A queue that may still use a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Number of its QP.
+    /// Number of its QP; 0 for a shared receive queue.
     pub qp_num: u32,
-    /// Which of its queues.
+    /// Number of the SRQ, see [`Srq::number`](crate::Srq::number); `None` for the queue of a QP.
+    pub srq: Option<u32>,
+    /// Which kind of queue.
     pub queue: QueueKind,
     /// Requests that were outstanding on the queue when it was looked at, any of which may use the region.
     pub outstanding: u64,
@@ -34,11 +36,11 @@ pub struct Holder {
 
 impl std::fmt::Display for Holder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{} of QP {:#x} ({} outstanding)",
-            self.queue, self.qp_num, self.outstanding
-        )
+        match self.srq {
+            Some(srq) => write!(f, "SRQ {srq}")?,
+            None => write!(f, "{} of QP {:#x}", self.queue, self.qp_num)?,
+        }
+        write!(f, " ({} outstanding)", self.outstanding)
     }
 }
 
@@ -229,12 +231,12 @@ impl Resource {
 /// Something that was dropped, waiting for queues to let go of it.
 struct Retired {
     what: Resource,
-    marks: Vec<(Arc<Queue>, u64)>,
+    marks: Vec<(Books, u64)>,
 }
 
 #[derive(Default)]
 struct State {
-    queues: Vec<Arc<Queue>>,
+    queues: Vec<Books>,
     retired: Vec<Retired>,
 }
 
@@ -328,29 +330,36 @@ impl PdHandle {
         }
     }
 
-    /// Enters the queue of a new QP of this PD.
-    pub(super) fn enter_queue(&self, queue: Arc<Queue>) {
+    /// Enters the queue of a new QP of this PD, or a new SRQ.
+    pub(super) fn enter_queue(&self, queue: Books) {
         self.state().queues.push(queue);
     }
 
-    /// Forgets queues whose QP is destroyed.
+    /// Forgets queues that are destroyed.
     pub(super) fn leave_queues(&self) {
         self.state().queues.retain(|queue| !queue.is_ended());
     }
 
     /// The queues that may hold requests on something that queues of these kinds used.
-    fn marks(state: &State, used_by: impl Fn(QueueKind) -> bool) -> Vec<(Arc<Queue>, u64)> {
-        let users = state.queues.iter().filter(|queue| used_by(queue.kind));
+    fn marks(state: &State, used_by: impl Fn(QueueKind) -> bool) -> Vec<(Books, u64)> {
+        let users = state.queues.iter().filter(|queue| used_by(queue.kind()));
         let marks = users.map(|queue| (queue.clone(), queue.posted()));
         marks.filter(|(queue, mark)| !queue.passed(*mark)).collect()
     }
 
     /// The queues that may still use the region.
     pub(crate) fn holders(&self, region: &Region) -> Vec<Holder> {
-        let describe = |(queue, _): &(Arc<Queue>, u64)| Holder {
-            qp_num: queue.qp_num(),
-            queue: queue.kind,
-            outstanding: queue.account().pending,
+        let describe = |(books, _): &(Books, u64)| {
+            let (qp_num, srq) = match books {
+                Books::Queue(queue) => (queue.qp_num(), None),
+                Books::Shared(srq) => (0, Some(srq.number)),
+            };
+            Holder {
+                qp_num,
+                srq,
+                queue: books.kind(),
+                outstanding: books.account().pending,
+            }
         };
         Self::marks(&self.state(), |kind| region.used_by(kind))
             .iter()
@@ -363,7 +372,7 @@ impl PdHandle {
         let mut state = self.state();
         let marks = Self::marks(&state, |kind| what.used_by(kind));
         for (queue, _) in &marks {
-            queue.attention.store(true, Relaxed);
+            queue.call_attention();
         }
         state.retired.push(Retired { what, marks });
         drop(state);
@@ -377,7 +386,7 @@ impl PdHandle {
         for retired in &mut state.retired {
             retired.marks.retain(|(queue, mark)| !queue.passed(*mark));
             for (queue, _) in &retired.marks {
-                queue.attention.store(true, Relaxed);
+                queue.call_attention();
             }
         }
         let mut index = 0;
@@ -441,16 +450,17 @@ pub(crate) enum Reclaim {
 }
 
 impl PdHandle {
-    /// What is left in it: the numbers of its QPs, and the number of its regions.
-    pub(crate) fn contents(&self) -> (Vec<u32>, usize) {
-        let mut qps: Vec<u32> = self
-            .state()
-            .queues
-            .iter()
-            .map(|queue| queue.qp_num())
-            .collect();
+    /// What is left in it: the numbers of its QPs and of its SRQs, and the number of its regions.
+    pub(crate) fn contents(&self) -> (Vec<u32>, Vec<u32>, usize) {
+        let (mut qps, mut srqs) = (Vec::new(), Vec::new());
+        for books in &self.state().queues {
+            match books {
+                Books::Queue(queue) => qps.push(queue.qp_num()),
+                Books::Shared(srq) => srqs.push(srq.number),
+            }
+        }
         qps.dedup();
-        (qps, self.regions.load(Relaxed))
+        (qps, srqs, self.regions.load(Relaxed))
     }
 
     /// Frees the PD and says whether that worked. Nothing is left in it: the caller has the only `Arc`.

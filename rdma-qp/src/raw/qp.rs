@@ -8,9 +8,10 @@ use rdma_core_sys::*;
 use super::ah::Datagram;
 use super::cq::CqHandle;
 use super::pd::{LocalSlice, PdHandle};
-use super::ring::{Refused, Request, Ring};
+use super::ring::{Entries, Refused, Request, Ring};
+use super::srq::SrqHandle;
 use super::{errno_of, pointer, status};
-use crate::account::{Operation, Queue};
+use crate::account::{Books, Operation, Queue};
 use crate::errno::Errno;
 use crate::wr_id::{QueueKind, STEP};
 
@@ -19,6 +20,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) pd: &'a Arc<PdHandle>,
     pub(crate) send_cq: &'a Arc<CqHandle>,
     pub(crate) recv_cq: &'a Arc<CqHandle>,
+    /// Where it takes its receives from, if not from its own queue. [`SrqHandle::attach`] let them complete on `recv_cq`.
+    pub(crate) srq: Option<&'a Arc<SrqHandle>>,
     pub(crate) qp_type: ibv_qp_type,
     pub(crate) cap: ibv_qp_cap,
     /// Bytes that the device writes into each receive before the message.
@@ -122,6 +125,7 @@ pub(crate) struct QpHandle {
     pd: Arc<PdHandle>,
     send_cq: Arc<CqHandle>,
     recv_cq: Arc<CqHandle>,
+    srq: Option<Arc<SrqHandle>>,
     destroyed: bool,
     /// The multicast groups that it is attached to, each with its LID.
     pub(super) groups: Vec<(ibv_gid, u16)>,
@@ -139,6 +143,7 @@ impl QpHandle {
             pd,
             send_cq,
             recv_cq,
+            srq,
             qp_type,
             cap,
             recv_header,
@@ -154,7 +159,9 @@ impl QpHandle {
         let mut init = ibv_qp_init_attr::zeroed();
         (init.send_cq, init.recv_cq) = (send_cq.as_ptr(), recv_cq.as_ptr());
         (init.cap, init.qp_type) = (cap, qp_type);
-        // SAFETY: the PD and both CQs are live (invariant 1) and of one context (the builder checked); `init` is whole.
+        init.srq = srq.map_or(std::ptr::null_mut(), |srq| srq.as_ptr());
+        // SAFETY: the PD, both CQs and the SRQ, if any, are live (invariant 1) and of one context (the builder checked);
+        // `init` is whole.
         let made = pointer(unsafe { verbs.create_qp(pd.as_ptr(), &mut init) });
         let ptr = match made {
             Ok(ptr) => ptr,
@@ -168,9 +175,9 @@ impl QpHandle {
         let number = unsafe { ptr.as_ref().qp_num };
         let queue = |kind, (slot, start), depth, header, cq: &CqHandle| {
             let attention = cq.attention.clone();
-            let queue = Arc::new(Queue::new(kind, slot, depth, start, header, attention));
-            queue.set_qp_num(number);
-            pd.enter_queue(queue.clone());
+            let queue = Queue::new(kind, slot, depth, start, header, attention).of_qp(number);
+            let queue = Arc::new(queue);
+            pd.enter_queue(Books::Queue(queue.clone()));
             queue
         };
         let send = queue(QueueKind::Send, send_slot, depths.0, 0, send_cq);
@@ -188,6 +195,7 @@ impl QpHandle {
             pd: pd.clone(),
             send_cq: send_cq.clone(),
             recv_cq: recv_cq.clone(),
+            srq: srq.inspect(|srq| srq.join(number)).cloned(),
             destroyed: false,
             groups: Vec::new(),
         })
@@ -199,6 +207,11 @@ impl QpHandle {
 
     pub(crate) fn pd(&self) -> &Arc<PdHandle> {
         &self.pd
+    }
+
+    /// Where it takes its receives from, if not from its own queue.
+    pub(crate) fn srq(&self) -> Option<&SrqHandle> {
+        self.srq.as_deref()
     }
 
     /// The verbs object, for callers that know what they do with it.
@@ -224,6 +237,9 @@ impl QpHandle {
             // The device has let go of every request: a reset queue is empty.
             self.sends.begin_new_life(&self.send);
             self.recvs.begin_new_life(&self.recv);
+            if self.srq.is_some() {
+                self.pd.context.forget_last_wqe(self.number);
+            }
             self.pd.sweep();
         }
         result
@@ -276,9 +292,10 @@ impl QpHandle {
         local: impl Iterator<Item = LocalSlice<'a>>,
         fill: impl FnOnce(&mut ibv_send_wr),
     ) -> Result<u64, NotPosted> {
-        let mark = self.sends.next_mark(&self.send).ok_or(NotPosted::Full)?;
-        let count = lend(&mut self.sends.ring, QueueKind::Send, self.pd_id, local)?;
-        self.finish_send(mark, operation, to, count, fill)
+        let pd = self.pd_id;
+        self.build_send(operation, to, fill, |entries| {
+            lend(entries, QueueKind::Send, pd, local)
+        })
     }
 
     /// As [`QpHandle::post_send`], of bytes that are copied during the call, which therefore hands over at once.
@@ -289,43 +306,46 @@ impl QpHandle {
         bytes: &[u8],
         fill: impl FnOnce(&mut ibv_send_wr),
     ) -> Result<u64, NotPosted> {
-        let mark = self.sends.next_mark(&self.send).ok_or(NotPosted::Full)?;
         // With IBV_SEND_INLINE the library reads the bytes before the post call returns and does not look at the key.
         let entry = ibv_sge {
             addr: bytes.as_ptr() as u64,
             length: bytes.len() as u32,
             lkey: 0,
         };
-        self.sends.ring.set_entry(0, entry);
         let fill = |request: &mut ibv_send_wr| {
             fill(request);
             request.send_flags |= IBV_SEND_INLINE.bits();
         };
-        let id = self.finish_send(mark, operation, to, u32::from(!bytes.is_empty()), fill)?;
+        let id = self.build_send(operation, to, fill, |entries| {
+            entries.set(0, entry);
+            Ok(u32::from(!bytes.is_empty()))
+        })?;
         // The bytes are borrowed for this call only.
         self.ring_sends()?;
         Ok(id)
     }
 
-    /// Completes the next request, with its first `count` entries set, and hands it over if the doorbell is due.
+    /// Builds the next request, whose entries are set by `set`, which says how many, and hands it over if the doorbell is
+    /// due.
     #[inline(always)]
-    fn finish_send(
+    fn build_send(
         &mut self,
-        mark: u64,
         operation: Operation,
         to: Option<Datagram<'_>>,
-        count: u32,
         fill: impl FnOnce(&mut ibv_send_wr),
+        set: impl FnOnce(&mut Entries<'_>) -> Result<u32, NotPosted>,
     ) -> Result<u64, NotPosted> {
-        let id = mark | operation as u64;
-        let request = self.sends.ring.next();
-        request.wr_id = id;
-        request.num_sge = count as i32;
+        let send = &*self.send;
+        let mark = self.sends.next_mark(send).ok_or(NotPosted::Full)?;
+        let (request, mut entries) = self.sends.ring.next();
+        request.num_sge = set(&mut entries)? as i32;
         if let Some(to) = to {
             request.wr.ud = to.lend(self.pd_id).ok_or(NotPosted::OtherPdAh)?;
         }
+        let id = mark | operation as u64;
+        request.wr_id = id;
         fill(request);
-        self.send.enter(mark);
+        send.enter(mark);
         if !self.sends.ring.filled() {
             return Ok(id);
         }
@@ -366,13 +386,13 @@ impl QpHandle {
         &mut self,
         local: impl Iterator<Item = LocalSlice<'a>>,
     ) -> Result<u64, NotPosted> {
-        let mark = self.recvs.next_mark(&self.recv).ok_or(NotPosted::Full)?;
-        let count = lend(&mut self.recvs.ring, QueueKind::Recv, self.pd_id, local)?;
+        let recv = &*self.recv;
+        let mark = self.recvs.next_mark(recv).ok_or(NotPosted::Full)?;
+        let (request, mut entries) = self.recvs.ring.next();
+        request.num_sge = lend(&mut entries, QueueKind::Recv, self.pd_id, local)? as i32;
         let id = mark | Operation::Recv as u64;
-        let request = self.recvs.ring.next();
         request.wr_id = id;
-        request.num_sge = count as i32;
-        self.recv.enter(mark);
+        recv.enter(mark);
         if !self.recvs.ring.filled() {
             return Ok(id);
         }
@@ -419,6 +439,10 @@ impl QpHandle {
             queue.end();
             cq.release(queue.slot, queue.depth, queue.sequence());
         }
+        if let Some(srq) = self.srq.take() {
+            srq.leave(self.number);
+            self.pd.context.forget_last_wqe(self.number);
+        }
         self.pd.leave_queues();
         self.pd.sweep();
         Ok(())
@@ -430,21 +454,22 @@ impl Drop for QpHandle {
         if let Err(errno) = self.destroy() {
             tracing::error!(
                 device = %self.pd.context.name, qp = self.number, %errno,
-                "a QP could not be destroyed; it stays, with its PD, its CQs and every region that it may use"
+                "a QP could not be destroyed; it stays, with its PD, its CQs, its SRQ and every region that it may use"
             );
             // The device may go on using them: they must outlive the process's interest in them.
-            std::mem::forget((self.pd.clone(), self.send_cq.clone(), self.recv_cq.clone()));
+            let parents = (self.pd.clone(), self.send_cq.clone(), self.recv_cq.clone());
+            std::mem::forget((parents, self.srq.clone()));
         }
     }
 }
 
-/// Sets the entries of the next request to ranges of regions of PD `pd`, and notes their use by the queue of this kind.
+/// Sets the entries of a request to ranges of regions of PD `pd`, and notes their use by the queue of this kind.
 /// Returns how many there are.
 ///
 /// Empty ranges are left out: some devices take a length of 0 for 2^31.
 #[inline(always)]
-fn lend<'a, R: Request>(
-    ring: &mut Ring<R>,
+pub(super) fn lend<'a>(
+    entries: &mut Entries<'_>,
     kind: QueueKind,
     pd: u64,
     local: impl Iterator<Item = LocalSlice<'a>>,
@@ -452,7 +477,7 @@ fn lend<'a, R: Request>(
     let mut count = 0;
     for (index, slice) in local.enumerate() {
         let entry = slice.lend(kind, pd).ok_or(NotPosted::OtherPd(index))?;
-        ring.set_entry(count, entry);
+        entries.set(count, entry);
         count += usize::from(entry.length != 0);
     }
     Ok(count as u32)

@@ -4,6 +4,7 @@
 //! last one is filled, or the caller says so, all that are filled go to the device with one call. With one request in it,
 //! every post is a call.
 
+use std::marker::PhantomData;
 use std::ptr;
 
 use rdma_core_sys::*;
@@ -70,6 +71,24 @@ pub(super) struct Refused {
     pub(super) status: i32,
 }
 
+/// The entries of the request that is being filled.
+pub(super) struct Entries<'r> {
+    first: *mut ibv_sge,
+    width: usize,
+    ring: PhantomData<&'r mut ibv_sge>,
+}
+
+impl Entries<'_> {
+    /// Sets one of them. `index` is below the width.
+    #[inline]
+    pub(super) fn set(&mut self, index: usize, entry: ibv_sge) {
+        debug_assert!(index < self.width);
+        // SAFETY: the request has `width` entries of its own (the invariant of the ring, which is borrowed), and the caller
+        // keeps to that number.
+        unsafe { *self.first.add(index) = entry };
+    }
+}
+
 /// Requests of one queue, filled one after another.
 ///
 /// Its invariant: `requests` are `count` requests, linked in order, the last with null; each has `width` entries of its
@@ -134,30 +153,29 @@ impl<R: Request> Ring<R> {
         self.next = self.first;
     }
 
-    /// The next request to be filled.
+    /// The next request to be filled, with its entries. `width` is how many of them there are.
     #[inline]
-    pub(super) fn next(&mut self) -> &mut R {
+    pub(super) fn next(&mut self) -> (&mut R, Entries<'_>) {
         // SAFETY: `next` is one of the requests (the invariant), which the ring owns.
-        unsafe { &mut *self.next }
-    }
-
-    /// Sets entry number `index` of the next request. `index` is below the width.
-    #[inline]
-    pub(super) fn set_entry(&mut self, index: usize, entry: ibv_sge) {
-        debug_assert!(index < self.width);
-        // SAFETY: the request has `width` entries of its own (the invariant), and the caller keeps to that number.
-        unsafe { *self.next().entries().add(index) = entry };
+        let request = unsafe { &mut *self.next };
+        let entries = Entries {
+            first: request.entries(),
+            width: self.width,
+            ring: PhantomData,
+        };
+        (request, entries)
     }
 
     /// Counts the next request as filled. `true`: it was the last one, so that the list is to be handed over.
     #[inline]
     #[must_use]
     pub(super) fn filled(&mut self) -> bool {
-        if self.next == self.last {
+        let next = self.next;
+        if next == self.last {
             return true;
         }
         // SAFETY: `next` is not the last request, so another one follows.
-        self.next = unsafe { self.next.add(1) };
+        self.next = unsafe { next.add(1) };
         false
     }
 
@@ -243,7 +261,7 @@ mod tests {
     }
 
     fn fill(ring: &mut Ring<ibv_recv_wr>, id: u64) -> bool {
-        ring.next().wr_id = id;
+        ring.next().0.wr_id = id;
         ring.filled()
     }
 

@@ -154,6 +154,9 @@ impl<T: Transport> Moves for Qp<T> {
         let (modified, max_msg_sz) = self.control().modify(attr, mask)?;
         // What the checks of posts look at.
         self.max_msg_sz = max_msg_sz.unwrap_or(self.max_msg_sz);
+        if modified.to == IBV_QPS_RESET {
+            self.marker = None;
+        }
         Ok(modified)
     }
 }

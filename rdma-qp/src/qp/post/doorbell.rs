@@ -17,7 +17,7 @@ pub enum Doorbell {
 }
 
 impl Doorbell {
-    fn requests(self) -> u32 {
+    pub(crate) fn requests(self) -> u32 {
         match self {
             Doorbell::Each => 1,
             Doorbell::Every(requests) => requests.max(1),

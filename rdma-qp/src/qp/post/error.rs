@@ -26,6 +26,12 @@ pub enum PostError {
         /// requests could never make room again.
         place_is_kept: bool,
     },
+    /// The QP has no receive queue of its own.
+    #[error("the QP takes its receives from SRQ {srq}: post them there")]
+    OnSrq {
+        /// Number of the SRQ.
+        srq: u32,
+    },
     /// More ranges than the queue takes.
     #[error("{given} ranges are more than the {queue} takes, which was created for {limit}")]
     TooManyEntries {
@@ -68,7 +74,7 @@ pub enum PostError {
     },
     /// A range of a region of another protection domain.
     #[error(
-        "range {entry} is of a region of another protection domain than the QP: register it with the QP's PD"
+        "range {entry} is of a region of another protection domain than the queue: register it with the queue's PD"
     )]
     OtherPd {
         /// Which range, counted from 0.

@@ -271,7 +271,12 @@ impl<T: Transport> Qp<T> {
         let (accepted, refused, first, errno) = match reason {
             NotPosted::OtherPd(entry) => return PostError::OtherPd { entry },
             NotPosted::OtherPdAh => return PostError::OtherPdAh,
-            NotPosted::Full => return self.full(queue, false),
+            NotPosted::Full => {
+                return match self.srq() {
+                    Some(srq) if queue != QueueKind::Send => PostError::OnSrq { srq },
+                    _ => self.full(queue, false),
+                };
+            }
             NotPosted::Refused {
                 accepted,
                 refused,

@@ -1,0 +1,153 @@
+//! Completions of shared receive queues: from a completion to the SRQ's books, and to the QP that it came by.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use rdma_core_sys::{IBV_WC_SUCCESS, ibv_wc};
+
+use super::books::{ending_of, success};
+use super::{Completion, Failure, Root, Ticket};
+use crate::account::{Account, Ending, Queue, Retired, Share};
+use crate::number::NumberHasher;
+use crate::qp::QpInfo;
+use crate::raw::intake::Taken;
+use crate::raw::pd::PdHandle;
+use crate::report::FailureReport;
+use crate::wr_id::{self, QueueKind, SHARED};
+
+/// A QP that takes its receives from an SRQ and whose receives complete on this CQ.
+pub(crate) struct SrqUser {
+    pub(crate) info: Arc<QpInfo>,
+    /// Its own receive queue, to which nothing is ever posted: it tells the lives of the QP apart.
+    pub(crate) recv: Arc<Queue>,
+    /// Its first failure in the life of that number.
+    pub(crate) root: Option<(u64, Root)>,
+}
+
+/// An SRQ whose receives complete on this CQ.
+struct Part {
+    share: Share,
+    pd: Weak<PdHandle>,
+    /// Whether QPs with datagrams use it, before whose messages the device writes.
+    datagrams: bool,
+}
+
+/// The SRQs whose receives complete on one CQ, and the QPs that use them.
+#[derive(Default)]
+pub(super) struct Srqs {
+    /// By number.
+    parts: Vec<Option<Part>>,
+    users: HashMap<u32, SrqUser, NumberHasher>,
+}
+
+impl Srqs {
+    /// Enters a QP that takes its receives from an SRQ.
+    pub(super) fn enter(&mut self, share: &Share, pd: &Arc<PdHandle>, user: SrqUser) {
+        let at = share.srq.number as usize;
+        if self.parts.len() <= at {
+            self.parts.resize_with(at + 1, || None);
+        }
+        let before = self.parts[at].take();
+        let same = before.filter(|part| Arc::ptr_eq(&part.share.srq, &share.srq));
+        self.parts[at] = Some(Part {
+            datagrams: same.is_some_and(|part| part.datagrams) || user.recv.header != 0,
+            share: share.clone(),
+            pd: Arc::downgrade(pd),
+        });
+        if self.users.len() == self.users.capacity() {
+            self.users.retain(|_, user| !user.recv.is_ended());
+        }
+        self.users.insert(user.info.qp_num, user);
+    }
+
+    fn part(&self, id: u64) -> Option<&Part> {
+        let number = wr_id::slot(id).checked_sub(SHARED)?;
+        self.parts.get(number as usize)?.as_ref()
+    }
+
+    /// The SRQ that a `wr_id` names, if its receives complete here.
+    pub(super) fn find(&self, id: u64) -> Option<&Share> {
+        Some(&self.part(id)?.share)
+    }
+
+    /// The PDs of the SRQs.
+    pub(super) fn pds(&self) -> impl Iterator<Item = Arc<PdHandle>> {
+        let parts = self.parts.iter().flatten();
+        parts.filter_map(|part| part.pd.upgrade())
+    }
+
+    /// Books the completion of a receive. `None`: it belongs to no outstanding one.
+    pub(super) fn book(&mut self, cq: u32, wc: &ibv_wc) -> Option<(Completion, Retired)> {
+        let part = self.part(wc.wr_id)?;
+        let ending = ending_of(wc);
+        if !part.share.retire(wc.wr_id, ending) {
+            return None;
+        }
+        let retired = Retired {
+            mark: wc.wr_id & !wr_id::OPERATION_MASK,
+            covered: 1,
+        };
+        if wc.status == IBV_WC_SUCCESS {
+            let user = part.datagrams.then(|| self.users.get(&wc.qp_num)).flatten();
+            let taken = Taken {
+                wc: *wc,
+                qp_num: wc.qp_num,
+                kind: QueueKind::SharedRecv,
+                header: user.map_or(0, |user| user.recv.header),
+            };
+            return Some((success(cq, &taken), retired));
+        }
+        Some((self.fail(cq, wc, ending), retired))
+    }
+
+    /// The failure of a receive, tied to the one of the same QP that it comes from.
+    #[cold]
+    fn fail(&mut self, cq: u32, wc: &ibv_wc, ending: Ending) -> Completion {
+        let ticket = Ticket::new(cq, wc.wr_id, true);
+        let account = self.find(wc.wr_id).map(|share| share.srq.account());
+        let own = Root {
+            ticket,
+            status: wc.status,
+            vendor_err: wc.vendor_err,
+            operation: ticket.operation(),
+        };
+        let flushed = ending == Ending::Flush;
+        let user = self.users.get_mut(&wc.qp_num);
+        let root = user.as_deref().and_then(|user| user.root_of_this_life());
+        let failure = Failure {
+            status: wc.status,
+            vendor_err: wc.vendor_err,
+            operation: own.operation,
+            root: root.filter(|_| flushed),
+        };
+        let done = Completion {
+            ticket,
+            qp_num: wc.qp_num,
+            queue: QueueKind::SharedRecv,
+            outcome: Err(failure),
+        };
+        if let Some(user) = user
+            && !flushed
+        {
+            user.root = Some((user.recv.life(), root.unwrap_or(own)));
+            let known = Some((&*user.info, account.unwrap_or_default()));
+            user.info
+                .failed((&FailureReport::new(&done, failure, known)).into());
+        }
+        done
+    }
+
+    /// What is known of a receive that failed, beyond its completion.
+    pub(super) fn known(&self, done: &Completion) -> Option<(&QpInfo, Account)> {
+        let user = self.users.get(&done.qp_num)?;
+        let share = self.find(done.ticket.wr_id())?;
+        (!user.recv.is_ended()).then(|| (&*user.info, share.srq.account()))
+    }
+}
+
+impl SrqUser {
+    fn root_of_this_life(&self) -> Option<Root> {
+        let (life, root) = self.root?;
+        (life == self.recv.life()).then_some(root)
+    }
+}

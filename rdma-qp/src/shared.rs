@@ -1,0 +1,378 @@
+//! One QP, many threads that post to it.
+//!
+//! A [`Qp`] has one poster. Threads that shall share it put their requests into a queue; whichever of them finds the QP
+//! free posts everything that is in the queue, as one list with one doorbell, and looks again after it has let go of the
+//! QP. So nobody waits for a lock, and the more threads post at a time, the more requests one doorbell is for.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use crossbeam_queue::ArrayQueue;
+
+use crate::attach::Attachments;
+use crate::cq::Completion;
+use crate::mr::{Mr, OutOfRegion};
+use crate::qp::op::{self, Op};
+use crate::qp::{Doorbell, NOTHING, PostError, PostFlags, Qp, Rc, Transport, Uc};
+use crate::wr_id::QueueKind;
+
+/// A range of a region that a request takes along: the region lives until the request is posted, and then as any other.
+#[derive(Clone, Debug)]
+pub struct SharedSlice {
+    mr: Arc<Mr>,
+    offset: usize,
+    len: usize,
+}
+
+impl SharedSlice {
+    /// The `len` bytes from `offset` of `mr`.
+    ///
+    /// # Errors
+    /// They are not all inside the region.
+    pub fn new(mr: &Arc<Mr>, offset: usize, len: usize) -> Result<SharedSlice, OutOfRegion> {
+        mr.slice(offset, len)?;
+        Ok(SharedSlice {
+            mr: mr.clone(),
+            offset,
+            len,
+        })
+    }
+}
+
+/// Any operation of a connected QP, by value.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum AnyOp {
+    /// See [`op::Send`].
+    Send(op::Send),
+    /// See [`op::SendImm`].
+    SendImm(op::SendImm),
+    /// See [`op::SendInv`].
+    SendInv(op::SendInv),
+    /// See [`op::Write`].
+    Write(op::Write),
+    /// See [`op::WriteImm`].
+    WriteImm(op::WriteImm),
+    /// See [`op::Read`].
+    Read(op::Read),
+    /// See [`op::CompareSwap`].
+    CompareSwap(op::CompareSwap),
+    /// See [`op::FetchAdd`].
+    FetchAdd(op::FetchAdd),
+    /// See [`op::LocalInv`].
+    LocalInv(op::LocalInv),
+}
+
+macro_rules! any_op {
+    ($($op:ident),+) => {
+        $(impl From<op::$op> for AnyOp {
+            fn from(op: op::$op) -> AnyOp {
+                AnyOp::$op(op)
+            }
+        })+
+    };
+}
+any_op!(
+    Send,
+    SendImm,
+    SendInv,
+    Write,
+    WriteImm,
+    Read,
+    CompareSwap,
+    FetchAdd,
+    LocalInv
+);
+
+/// Transports whose QPs can be shared.
+pub trait Shared: Transport {
+    /// Posts an operation that the transport has; `None`: it has not.
+    #[doc(hidden)]
+    fn post_any(
+        qp: &mut Qp<Self>,
+        op: AnyOp,
+        local: Option<&SharedSlice>,
+        flags: PostFlags,
+    ) -> Option<Result<crate::Ticket, PostError>>
+    where
+        Self: Sized;
+}
+
+/// Posts an operation on what a request brings along.
+fn post<T: Transport, O: Op<T>>(
+    qp: &mut Qp<T>,
+    op: O,
+    local: Option<&SharedSlice>,
+    flags: PostFlags,
+) -> Result<crate::Ticket, PostError> {
+    match local.map(|slice| slice.mr.slice(slice.offset, slice.len)) {
+        Some(Ok(slice)) => qp.post(op, slice, flags),
+        // A `SharedSlice` lies inside its region, so this is a request without local side.
+        _ => qp.post(op, NOTHING, flags),
+    }
+}
+
+macro_rules! shared {
+    ($transport:ident: $($op:ident),+) => {
+        impl Shared for $transport {
+            fn post_any(
+                qp: &mut Qp<Self>,
+                op: AnyOp,
+                local: Option<&SharedSlice>,
+                flags: PostFlags,
+            ) -> Option<Result<crate::Ticket, PostError>> {
+                match op {
+                    $(AnyOp::$op(op) => Some(post(qp, op, local, flags)),)+
+                    #[allow(unreachable_patterns)]
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+shared!(Rc: Send, SendImm, SendInv, Write, WriteImm, Read, CompareSwap, FetchAdd, LocalInv);
+shared!(Uc: Send, SendImm, Write, WriteImm, LocalInv);
+
+/// A request on its way to the QP.
+struct Job {
+    op: AnyOp,
+    local: Option<SharedSlice>,
+    flags: PostFlags,
+    context: u64,
+}
+
+/// What whoever posts holds.
+struct Poster<T: Transport> {
+    qp: Qp<T>,
+    contexts: Attachments<u64>,
+    /// A request that was taken off the queue and found the send queue full.
+    next: Option<Job>,
+    refused: Vec<(u64, PostError)>,
+}
+
+struct Inner<T: Transport> {
+    jobs: ArrayQueue<Job>,
+    poster: Mutex<Poster<T>>,
+}
+
+/// The queue of requests is full: the QP is behind. Poll its CQ, tell [`SharedQp::finish`] what came, and try again.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{waiting} requests wait for the QP already: poll its CQ, and try again")]
+pub struct Behind {
+    /// Requests that wait.
+    pub waiting: usize,
+}
+
+/// A QP that many threads post to. Clones are handles on the same QP.
+///
+/// Each request has a `context` of the application's, which comes back with its completion ([`SharedQp::finish`]), or
+/// with the reason why it was not posted ([`SharedQp::take_refused`]). One thread polls the CQ.
+///
+/// ```
+/// # use rdma_qp::{op, Access, Device, Memory, PostFlags, SharedQp, SharedSlice};
+/// # use std::sync::Arc;
+/// # use std::time::Duration;
+/// # let limit = Duration::from_secs(5);
+/// # let device = Device::open_index(rdma_soft::verbs(), 0)?;
+/// # let (pd, cq) = (device.alloc_pd()?, device.create_cq(256)?);
+/// # let gid = device.port(1)?.best_gid()?;
+/// # let (mut a, mut b) = (pd.rc(&cq).send_depth(64).create()?, pd.rc(&cq).create()?);
+/// # let timing = rdma_qp::Timing::default();
+/// # let peers = (a.endpoint(gid)?, b.endpoint(gid)?);
+/// # let (of_a, of_b) = (rdma_qp::Peer { endpoint: peers.0, regions: vec![] }, rdma_qp::Peer { endpoint: peers.1, regions: vec![] });
+/// # let begun = (a.connect_begin(&of_b, timing)?, b.connect_begin(&of_a, timing)?);
+/// # a.connect_finish(begun.0, timing)?;
+/// # b.connect_finish(begun.1, timing)?;
+/// # let mr = Arc::new(pd.register(Memory::zeroed(4096), Access::REMOTE_WRITE)?);
+/// # let remote = mr.remote();
+/// let shared = SharedQp::new(a, 256);
+/// std::thread::scope(|scope| {
+///     for thread in 0..4u64 {
+///         let (shared, mr) = (shared.clone(), mr.clone());
+///         scope.spawn(move || {
+///             let local = SharedSlice::new(&mr, 0, 8).unwrap();
+///             let write = op::Write { remote: remote.at(64 + thread * 8) };
+///             shared.post(write, local, PostFlags::empty(), thread).unwrap();
+///         });
+///     }
+/// });
+/// let mut done = Vec::new();
+/// while done.len() < 4 {
+///     let completion = cq.wait_any(limit)?.expect("four completions");
+///     done.extend(shared.finish(&completion));
+/// }
+/// done.sort();
+/// assert_eq!(done, [0, 1, 2, 3]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct SharedQp<T: Transport = Rc>(Arc<Inner<T>>);
+
+impl<T: Transport> Clone for SharedQp<T> {
+    fn clone(&self) -> SharedQp<T> {
+        SharedQp(self.0.clone())
+    }
+}
+
+/// Requests that one doorbell is for at most.
+const LIST: u32 = 32;
+
+impl<T: Shared> SharedQp<T> {
+    /// Shares a QP; up to `waiting` requests wait for it.
+    pub fn new(mut qp: Qp<T>, waiting: usize) -> SharedQp<T> {
+        let mut refused = Vec::new();
+        let contexts = qp.attachments(QueueKind::Send);
+        // What waited for the doorbell before is not of this queue.
+        if let Err(error) = qp.set_doorbell(Doorbell::Every(LIST), Doorbell::Each) {
+            refused.push((0, error));
+        }
+        let poster = Mutex::new(Poster {
+            qp,
+            contexts,
+            next: None,
+            refused,
+        });
+        SharedQp(Arc::new(Inner {
+            jobs: ArrayQueue::new(waiting.max(1)),
+            poster,
+        }))
+    }
+
+    /// Gives a send request to the QP, with a `context` of the application's. Does not wait.
+    ///
+    /// # Errors
+    /// Too many requests wait. Why a request was refused is told by [`SharedQp::take_refused`].
+    pub fn post<O: Op<T> + Into<AnyOp>>(
+        &self,
+        op: O,
+        local: impl Into<Option<SharedSlice>>,
+        flags: PostFlags,
+        context: u64,
+    ) -> Result<(), Behind> {
+        let mut job = Job {
+            op: op.into(),
+            local: local.into(),
+            flags,
+            context,
+        };
+        let Inner { jobs, .. } = &*self.0;
+        // What is in the queue may be posted now, so that there is room.
+        for _ in 0..2 {
+            match jobs.push(job) {
+                Ok(()) => {
+                    self.advance();
+                    return Ok(());
+                }
+                Err(back) => job = back,
+            }
+            self.advance();
+        }
+        Err(Behind {
+            waiting: jobs.len(),
+        })
+    }
+
+    /// Posts what waits, if nobody else is at it.
+    pub fn advance(&self) {
+        loop {
+            let mut poster = match self.0.poster.try_lock() {
+                Ok(poster) => poster,
+                // Who holds it looks at the queue again after letting go.
+                Err(TryLockError::WouldBlock) => return,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            };
+            let full = poster.post(&self.0.jobs);
+            drop(poster);
+            if full || self.0.jobs.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Takes the context of a completion of this QP, and posts what waited for room. `None`: the completion is of another
+    /// QP, or of a receive.
+    ///
+    /// The contexts of unsignaled requests come back with [`SharedQp::finish_silent`].
+    pub fn finish(&self, done: &Completion) -> Option<u64> {
+        let mut poster = self.lock();
+        if done.queue != QueueKind::Send || done.qp_num != poster.qp.qp_num() {
+            return None;
+        }
+        let context = poster.contexts.take(&done.ticket);
+        drop(poster);
+        self.advance();
+        context
+    }
+
+    /// Takes the context of the oldest request that has ended and whose context is not taken: of an unsignaled one, or of
+    /// one that a reset threw away.
+    pub fn finish_silent(&self) -> Option<u64> {
+        self.lock().contexts.take_ended()
+    }
+
+    /// Takes the context of a request that could not be posted, and the reason.
+    pub fn take_refused(&self) -> Option<(u64, PostError)> {
+        self.lock().refused.pop()
+    }
+
+    /// Does something with the QP itself: posts receives, moves it, asks for its books. Others wait meanwhile.
+    pub fn with<R>(&self, f: impl FnOnce(&mut Qp<T>) -> R) -> R {
+        let result = f(&mut self.lock().qp);
+        self.advance();
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Poster<T>> {
+        // Whoever panicked was the application's closure or had posted or refused its request by then.
+        self.0.poster.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Shared> Poster<T> {
+    /// Posts requests off the queue until it is empty, or the send queue is full, which it returns.
+    fn post(&mut self, jobs: &ArrayQueue<Job>) -> bool {
+        let mut full = false;
+        while let Some(job) = self.next.take().or_else(|| jobs.pop()) {
+            let posted = T::post_any(&mut self.qp, job.op, job.local.as_ref(), job.flags);
+            match posted {
+                Some(Ok(ticket)) => {
+                    // Each request is the latest of its queue, so it takes its context.
+                    let _ = self.contexts.attach(&ticket, job.context);
+                }
+                // All that is outstanding is unsignaled: this one must tell when there is room.
+                Some(Err(PostError::QueueFull {
+                    place_is_kept: true,
+                    ..
+                })) => {
+                    let flags = job.flags - PostFlags::UNSIGNALED;
+                    self.next = Some(Job { flags, ..job });
+                }
+                Some(Err(PostError::QueueFull { .. })) => {
+                    self.next = Some(job);
+                    full = true;
+                    break;
+                }
+                Some(Err(error)) => self.refuse(Some(job.context), error),
+                // `SharedQp::post` takes only what the transport has.
+                None => {}
+            }
+        }
+        if let Err(error) = self.qp.ring() {
+            self.refuse(None, error);
+        }
+        full
+    }
+
+    /// Notes that a request, and those that were handed over with it and refused, are not posted.
+    fn refuse(&mut self, context: Option<u64>, error: PostError) {
+        while let Some(context) = self.contexts.take_refused() {
+            self.refused.push((context, error.clone()));
+        }
+        self.refused.extend(context.map(|context| (context, error)));
+    }
+}
+
+impl<T: Transport> fmt::Debug for SharedQp<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedQp({} requests wait)", self.0.jobs.len())
+    }
+}
