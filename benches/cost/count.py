@@ -18,14 +18,44 @@ N = 64000
 # What the last line is made of: R is the second over the first, I the third, T the fourth.
 LAST_LINE = ("c-fields", "unsafe", "safe", "safe-lists")
 PROVIDER = re.compile(r"\bfake_\w+")
+# What a function of ours is for, where the compiler put it into the loop: the innermost of these names counts.
+FOR = {
+    "slice": "bounds of the region",
+    "holds": "bounds of the region",
+    "check_request": "length of the message",
+    "note_use": "protection domain, use noted",
+    "users": "protection domain, use noted",
+    "next_mark": "room in the queue",
+    "find_room": "room in the queue",
+    "limit": "room in the queue",
+    "enter": "books of the queue",
+    "lend": "building the request",
+    "set_entry": "building the request",
+    "finish_send": "building the request",
+    "filled": "doorbell",
+    "hand_over": "doorbell",
+    "ibv_post_send": "call of post_send",
+    "ibv_poll_cq": "call of poll_cq",
+    "look": "polling",
+    "refill": "polling",
+    "find": "finding the queue",
+    "retire_next": "books and fence",
+    "success": "making the completion",
+    "poll": "making the completion",
+    "new": "ticket",
+    "wr_id": "ticket",
+    "eq": "ticket",
+    "send": "result of the post",
+    "post": "result of the post",
+}
 CALLER = re.compile(r"\bloop_\w+")
 
 
 def callgrind(command, scratch):
-    """Instructions by (function, file, line) of one run, without those of called functions."""
+    """Instructions by place, as `parse` gives them, of one run."""
     out = scratch / "callgrind.out"
     done = subprocess.run(
-        ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", *command],
+        ["valgrind", "--tool=callgrind", "--dump-instr=yes", f"--callgrind-out-file={out}", *command],
         capture_output=True, text=True, check=False,
     )
     if done.returncode != 0:
@@ -34,67 +64,88 @@ def callgrind(command, scratch):
 
 
 def parse(text):
-    """Reads the callgrind format: names are given once and numbered, line numbers may be relative."""
-    names = {"file": {}, "function": {}}
+    """Reads the callgrind format: instructions by (function, address), without those of called functions.
 
-    def name(kind, value):
-        number, _, rest = value.partition(" ")
-        if rest:
-            names[kind][number] = rest
-        return names[kind][number]
-
+    Names are given once and numbered; addresses may be relative to the one before.
+    """
+    names = {}
     cost = collections.Counter()
-    function = file = None
-    line, inclusive = 0, False
+    function = None
+    address, inclusive = 0, False
     for row in text.splitlines():
-        if match := re.match(r"(fl|fi|fe|fn|cfn|cfi|cfl)=(.*)", row):
-            key, value = match.groups()
-            named = name("function" if key in ("fn", "cfn") else "file", value)
-            if key == "fn":
-                function = named
-            elif key in ("fl", "fi", "fe"):
-                file = named
+        if match := re.match(r"c?fn=\((\d+)\)(?: (.*))?$", row):
+            number, name = match.groups()
+            if name:
+                names[number] = name
+            if row.startswith("fn="):
+                function = names[number]
         elif row.startswith("calls="):
             inclusive = True
-        elif match := re.match(r"([+-]?\d+|\*)(?: (\d+))?$", row):
-            where, spent = match.groups()
-            line = line if where == "*" else line + int(where) if where[0] in "+-" else int(where)
+        elif match := re.match(r"([+-]?)(0x[0-9a-f]+|\d+|\*) \S+(?: (\d+))?$", row):
+            sign, where, spent = match.groups()
+            if where != "*":
+                where = int(where, 0)
+                address = address + where if sign == "+" else address - where if sign == "-" else where
             if not inclusive:
-                cost[function, file, line] += int(spent or 0)
+                cost[function, address] += int(spent or 0)
             inclusive = False
     return cost
 
 
 def per_request(program, name, scratch):
-    """Instructions per request by (function, file, line), the provider's among them."""
+    """Instructions per request by (function, address within the function), the provider's among them."""
     once, twice = (callgrind([*program, "run", name, str(n)], scratch) for n in (N, 2 * N))
+    begins = {}
+    for function, address in twice:
+        begins[function] = min(address, begins.get(function, address))
     twice.subtract(once)
     # What depends on the number itself, such as reading it from the command line, is no cost of a request.
-    return {where: spent / N for where, spent in twice.items() if abs(spent) > N / 1000}
+    return {(f, a - begins[f]): spent / N for (f, a), spent in twice.items() if abs(spent) > N / 1000}
 
 
 def part(cost, belongs):
     """The sum over the functions that `belongs` says yes to."""
-    return sum(spent for (function, _, _), spent in cost.items() if belongs(function))
+    return sum(spent for (function, _), spent in cost.items() if belongs(function))
 
 
-def lines(cost, root):
-    """The non-provider instructions by source line, in the order of the source."""
+def places(binary, cost):
+    """For each non-provider instruction: what it costs, and the inlined functions that it is of, innermost first, as
+    (name, file, line)."""
+    symbols = subprocess.run(["nm", "--demangle", binary], capture_output=True, text=True, check=True).stdout
+    starts = {row[19:]: int(row[:16], 16) for row in symbols.splitlines() if row[17:18] in "tT"}
+    wanted = [(f, a) for f, a in sorted(cost) if f in starts and not PROVIDER.search(f)]
+    told = subprocess.run(
+        ["addr2line", "-a", "-i", "-f", "-C", "-e", binary, *(hex(starts[f] + a) for f, a in wanted)],
+        capture_output=True, text=True, check=True,
+    ).stdout
+    for where, chain in zip(wanted, re.split(r"^0x[0-9a-f]+\n", told, flags=re.M)[1:]):
+        rows = chain.splitlines()
+        yield cost[where], [(name, *place.rpartition(":")[::2]) for name, place in zip(rows[::2], rows[1::2])]
+
+
+def lines(binary, cost, root):
+    """The non-provider instructions by the innermost source line of ours, in the order of the source."""
     by_line = collections.Counter()
-    for (function, file, line), spent in cost.items():
-        if not PROVIDER.search(function):
-            by_line[file, line] += spent
-    for (file, line), spent in sorted(by_line.items()):
+    for spent, chain in places(binary, cost):
+        ours = [(file, line) for _, file, line in chain if file.startswith(f"{root}/")]
+        by_line[ours[0] if ours else chain[0][1:]] += spent
+    for (file, line), spent in sorted(by_line.items(), key=lambda item: (item[0][0], int(re.match(r"\d*", item[0][1])[0] or 0))):
+        number = int(re.match(r"\d*", line)[0] or 0)
         path = pathlib.Path(file)
-        try:
-            text = path.read_text().splitlines()[line - 1].strip()
-        except (OSError, IndexError):
-            text = ""
-        try:
-            path = path.relative_to(root)
-        except ValueError:
-            path = pathlib.Path(*path.parts[-3:])
-        yield spent, f"{path}:{line}", text
+        text = path.read_text().splitlines()[number - 1].strip() if number and path.is_file() else ""
+        yield spent, f"{path.relative_to(root) if path.is_relative_to(root) else path}:{number}", text
+
+
+def checks(binary, cost):
+    """The non-provider instructions by what they are for."""
+    found = collections.Counter()
+    for spent, chain in places(binary, cost):
+        names = [re.sub(r"<.*", "", name).rpartition("::")[2] for name, _, _ in chain]
+        # The innermost function that says what an instruction is for; one of the library that none of these stands for
+        # appears under its own name.
+        unknown = next((name for name, (_, file, _) in zip(names, chain) if "/rdma-qp/" in file), "the loop")
+        found[next((FOR[name] for name in names if name in FOR), unknown)] += spent
+    return found
 
 
 def locked(binary, functions):
@@ -155,11 +206,19 @@ def main():
             if name.startswith("safe"):
                 if allocations:
                     problems.append(f"{name} allocates {allocations:g} times per request")
-                problems += locked(options.program, {f for f, _, _ in cost if not PROVIDER.search(f)})
+                problems += locked(options.program, {f for f, _ in cost if not PROVIDER.search(f)})
     for name in options.lines:
         print(f"\n{name}, instructions per request by source line")
-        for spent, where, text in lines(costs[name], options.root):
+        for spent, where, text in lines(loops[name][0], costs[name], options.root):
             print(f"{spent:>7.2f}  {where:<40} {text}")
+    if not options.quick:
+        columns = {name: checks(options.program, costs[name]) for name in ("unsafe", "safe", "safe-lists")}
+        print("\nwhat the instructions are for" + "".join(f"{name:>12}" for name in columns))
+        named = dict.fromkeys(["the loop", *FOR.values()])
+        for what in [*named, *sorted(set().union(*columns.values()) - set(named))]:
+            if any(column[what] for column in columns.values()):
+                print(f"{what:<29}" + "".join(f"{column[what]:>12.2f}" for column in columns.values()))
+        print()
     for problem in problems:
         print(f"PROBLEM {problem}")
     figures = [f"{sums[name]:.1f}" if name in sums else "-" for name in LAST_LINE]
