@@ -18,10 +18,10 @@
 //!   ([`queue::Posts`]).
 //! - *Deadlines and half-done work* of whoever drives and goes away: the thread is woken unless it is awake
 //!   or wakes in time ([`thread::Sleeper`], *sleeping*).
-//! - *Everything* while somebody polls: the thread naps, for [`LEASE`] at most, and whoever arms a CQ ends
+//! - *Everything* while somebody polls: the thread naps, for [`NAP`] at most, and whoever arms a CQ ends
 //!   that ([`thread::Sleeper`], *napping*).
 //!
-//! So what is left is taken up at once, or within [`LEASE`] of the last poll that found nothing.
+//! So what is left is taken up at once, or within two naps of the last sign of life of those who poll.
 
 mod cq;
 mod driver;
@@ -151,11 +151,17 @@ pub(crate) struct Node {
     control: AtomicU32,
     /// Where posters leave word.
     posts: Arc<Posts>,
-    /// When a poll last found nothing, and until when such polls count as somebody polling.
+    /// When a poll last found nothing, how long it mostly takes until the next one at most, and until when
+    /// such polls count as somebody polling.
     last_poll: AtomicU64,
+    poll_gap: AtomicU64,
     lease: AtomicU64,
-    /// Polls that found nothing.
-    idle_polls: AtomicU32,
+    /// Since when pollers wait for something to come.
+    idle_since: AtomicU64,
+    /// Somebody has polled since the thread last asked.
+    poller_seen: AtomicBool,
+    /// Polls that make progress at the moment.
+    progressing: AtomicU32,
     sleeper: Sleeper,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
@@ -164,12 +170,15 @@ pub(crate) struct Node {
 const POST: Budget = Budget { rx: 0, tx: 64 };
 /// Frames that a poll handles.
 const POLL: Budget = Budget { rx: 32, tx: 64 };
-/// How long after a poll the thread leaves the work to pollers.
-const LEASE: Duration = Duration::from_millis(1);
-/// After so many polls that found nothing, others have a turn at the processor.
-const YIELD: u32 = 32;
-/// Two polls at most this far apart are somebody polling.
-const POLLING: Duration = Duration::from_micros(100);
+/// Two polls at most this far apart are somebody polling, and count so for as long: pollers that have lost the
+/// processor meanwhile are still there.
+const LEASE: Duration = Duration::from_millis(50);
+/// How long the thread leaves the work to pollers until it asks for a sign of life, at most.
+const NAP: Duration = Duration::from_millis(1);
+/// Pollers who have waited for so long let others have a turn at the processor with every poll: more of
+/// them than processors would keep each other, and the peer, from what they wait for; and so would they
+/// the kernel, which hands on datagrams in a thread of its own when it has many.
+const PATIENCE: Duration = Duration::from_micros(10);
 
 impl Node {
     /// Starts a node.
@@ -197,8 +206,11 @@ impl Node {
             failed: AtomicBool::new(false),
             control: AtomicU32::new(0),
             last_poll: AtomicU64::new(0),
+            poll_gap: AtomicU64::new(0),
             lease: AtomicU64::new(0),
-            idle_polls: AtomicU32::new(0),
+            idle_since: AtomicU64::new(0),
+            poller_seen: AtomicBool::new(false),
+            progressing: AtomicU32::new(0),
             sleeper: Sleeper::new().map_err(system("making the thread's wake-up descriptor"))?,
             thread: Mutex::new(None),
         });
@@ -285,42 +297,47 @@ impl Node {
         }
     }
 
-    /// Drives the engine unless somebody else does. `polling`: the caller comes back at once, so
-    /// the thread need not be woken for what is left, unless it would sleep on after the caller has gone.
-    fn drive(&self, now: Instant, budget: Budget, polling: bool) {
-        if let Some(driver) = self.try_driver() {
-            self.drive_on(driver, now, budget, polling);
+    /// Drives the engine unless somebody else does; gives the datagrams received. `polling`: the caller
+    /// comes back at once, so the thread need not be woken for what is left, unless it would sleep on after
+    /// the caller has gone.
+    fn drive(&self, now: Instant, budget: Budget, polling: bool) -> u32 {
+        match self.try_driver() {
+            Some(driver) => self.drive_on(driver, now, budget, polling),
+            None => 0,
         }
     }
 
-    /// Drives the engine, and again as long as others leave word meanwhile.
+    /// Drives the engine, and again as long as others leave word meanwhile; gives the datagrams received.
     fn drive_on<'a>(
         &'a self,
         mut driver: MutexGuard<'a, Driver>,
         mut now: Instant,
         budget: Budget,
         polling: bool,
-    ) {
+    ) -> u32 {
         // Others may go on marking the node; after some turns the thread takes over.
         const TURNS: u32 = 8;
+        let mut received = 0;
         for round in 1.. {
             let mut notices = Vec::new();
             let turn = driver.step(now, budget, &mut notices);
-            let more = if polling { now + LEASE } else { now };
+            received += turn.received;
+            let more = if polling { now + NAP } else { now };
             self.unlock(driver, now, turn.more.then_some(more), notices);
             if !self.posts.missed() {
-                return;
+                break;
             }
             if round == TURNS {
                 self.sleeper.wake();
-                return;
+                break;
             }
             driver = match self.try_driver() {
                 Some(driver) => driver,
-                None => return,
+                None => break,
             };
             now = self.clock.now();
         }
+        received
     }
 
     /// Requests were appended to a queue of `qp`: whoever drives next, takes them first. That is
@@ -336,6 +353,7 @@ impl Node {
 
     /// Requests were appended to a queue of `qp`: gets them going.
     pub(crate) fn kick(&self, qp: &Arc<Qp>) {
+        self.polled();
         match self.try_driver() {
             Some(mut driver) => {
                 driver.take_posts_of(qp);
@@ -348,19 +366,42 @@ impl Node {
         }
     }
 
+    /// Somebody who may be polling is there: a poll found something, or requests were posted.
+    pub(crate) fn polled(&self) {
+        // Mostly it is set: reading alone leaves the others their copy of the cache line.
+        if !self.poller_seen.load(Ordering::Relaxed) {
+            self.poller_seen.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// A poll of `cq` found nothing: makes progress.
     pub(crate) fn progress(&self, cq: &Cq) {
+        self.progressing.fetch_add(1, Ordering::Relaxed);
+        self.make_progress(cq);
+        self.progressing.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn make_progress(&self, cq: &Cq) {
         let now = self.clock.now();
         let last = Instant::from_nanos(self.last_poll.swap(now.as_nanos(), Ordering::Relaxed));
         // Whoever armed the CQ polls once more before sleeping: that is no polling loop.
-        let polling = now.since(last) <= POLLING && !cq.is_armed();
+        let gap = now.since(last);
+        let polling = gap <= LEASE && !cq.is_armed();
         if polling {
+            self.polled();
+            let known = self.poll_gap.load(Ordering::Relaxed);
+            let gap = (gap.as_nanos() as u64).max(known - known / 16);
+            self.poll_gap.store(gap, Ordering::Relaxed);
             let until = (now + LEASE).as_nanos();
             self.lease.store(until, Ordering::SeqCst);
         }
-        self.drive(now, POLL, polling);
-        // More pollers than processors would keep each other, and the peer, from what they wait for.
-        if polling && self.idle_polls.fetch_add(1, Ordering::Relaxed) % YIELD == YIELD - 1 {
+        let received = self.drive(now, POLL, polling);
+        if received > 0 || !polling {
+            self.idle_since.store(now.as_nanos(), Ordering::Relaxed);
+            return;
+        }
+        let idle_since = Instant::from_nanos(self.idle_since.load(Ordering::Relaxed));
+        if now.since(idle_since) > PATIENCE {
             std::thread::yield_now();
         }
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
-use super::{Budget, LEASE, Node, lock};
+use super::{Budget, NAP, Node};
 use crate::core::time::Instant;
 use crate::verbs::sys::with_signals_blocked;
 
@@ -35,12 +35,14 @@ use crate::verbs::sys::with_signals_blocked;
 ///
 /// # Napping
 ///
-/// Somebody polls in a loop as long as `Node::lease` lies ahead and the last poll is not older than
-/// [`GONE`]: then the thread looks at nothing but its descriptor. Everything waits for the pollers
-/// meanwhile, who drive the engine with each poll that finds nothing: that is the price of not taking the
-/// processor and the packets from them. A poller that goes away without a word, for instance to look at
-/// memory that its peer writes, is noticed at the end of the nap: naps begin with [`GONE`] and double, up
-/// to [`LEASE`], as long as the polling goes on. One that arms its CQ clears the lease
+/// Somebody polls in a loop as long as `Node::lease` lies ahead and the pollers have given a sign of life
+/// since the thread last asked, or one is in the middle of a poll. Then the thread looks at nothing but its
+/// descriptor. Everything waits for the pollers meanwhile, who drive the engine with each poll that
+/// finds nothing: that is the price of not taking the processor and the packets from them. A poller that
+/// goes away without a word, for instance to look at memory that its peer writes, is noticed at the end of
+/// the nap: naps begin with [`FIRST_NAP`], or a few times what the pollers take from poll to poll, and double as
+/// long as the polling goes on, up to [`NAP`]. If datagrams lie there then, such is the program's way, and the thread [takes part](EAGER) for a
+/// while. One that arms its CQ clears the lease
 /// and then looks at `napping`; the thread sets `napping` and then looks at the lease again. All four are
 /// sequentially consistent, so at least one of them sees the other: the thread does not nap, or is woken.
 /// A lease that another poller takes at the same moment is that poller's promise.
@@ -106,8 +108,12 @@ impl Sleeper {
     }
 }
 
-/// A poller that has not come back for so long does something else.
-const GONE: Duration = Duration::from_micros(20);
+/// The first nap.
+const FIRST_NAP: Duration = Duration::from_micros(20);
+
+/// Where pollers have left datagrams lying, the thread takes so many turns before it naps again, unless it
+/// finds nothing twice in a row.
+const EAGER: u32 = 32;
 
 /// Frames that the thread handles before it lets others at the engine.
 const TURN: Budget = Budget { rx: 64, tx: 64 };
@@ -145,26 +151,38 @@ fn run(node: &Node, waiters: &[Arc<OwnedFd>]) {
     fds.extend((waiters.iter()).map(|fd| PollFd::new(&**fd, PollFlags::IN)));
     // Datagrams that nobody waits for an answer to were handled since the thread last slept.
     let mut stream = false;
-    let mut nap = GONE;
+    let (mut nap, mut napped, mut eager, mut idle) = (FIRST_NAP, false, 0u32, 0u32);
     while !sleeper.stop.load(Ordering::SeqCst) {
-        if polled(node) {
+        if eager == 0 && has_lease(node) && has_pollers(node) {
             sleeper.napping.store(true, Ordering::SeqCst);
             // Who ends the polling clears the lease first and then looks whether this naps.
-            if polled(node) {
-                sleeper.sleep(&mut fds[..1], Some(nap));
+            if has_lease(node) {
+                let gap = Duration::from_nanos(node.poll_gap.load(Ordering::Relaxed));
+                sleeper.sleep(&mut fds[..1], Some(nap.max(4 * gap).min(NAP)));
             }
             sleeper.napping.store(false, Ordering::SeqCst);
-            nap = (2 * nap).min(LEASE);
+            (nap, napped) = ((2 * nap).min(NAP), true);
             continue;
         }
-        nap = GONE;
-        let mut driver = lock(&node.driver);
+        nap = FIRST_NAP;
+        let Some(mut driver) = node.try_driver() else {
+            // Whoever has the engine is at work; to wait at the lock would cost them a wake-up.
+            sleeper.sleep(&mut fds[..1], Some(FIRST_NAP));
+            continue;
+        };
         let now = node.clock.now();
         let mut notices = Vec::new();
         let turn = driver.step(now, TURN, &mut notices);
         if turn.received > 0 {
             stream = turn.sent == 0 && notices.is_empty();
         }
+        let missed = std::mem::take(&mut napped) && turn.received > 0;
+        idle = if turn.received > 0 { 0 } else { idle + 1 };
+        eager = match missed {
+            true => EAGER,
+            false if idle > 1 => 0,
+            false => eager.saturating_sub(1),
+        };
         let next = driver.next_timeout(now);
         if !turn.more {
             // Set under the lock, so that whoever drives next sees it.
@@ -195,9 +213,13 @@ fn run(node: &Node, waiters: &[Arc<OwnedFd>]) {
     }
 }
 
-/// Somebody polls in a loop.
-fn polled(node: &Node) -> bool {
-    let now = node.clock.now();
-    let last = Instant::from_nanos(node.last_poll.load(Ordering::Relaxed));
-    now.as_nanos() < node.lease.load(Ordering::SeqCst) && now.since(last) <= GONE
+/// There were polls that still count as somebody polling.
+fn has_lease(node: &Node) -> bool {
+    node.clock.now().as_nanos() < node.lease.load(Ordering::SeqCst)
+}
+
+/// Pollers have given a sign of life since this was last asked, or one is in the middle of a poll: it may have
+/// lost the processor there.
+fn has_pollers(node: &Node) -> bool {
+    node.poller_seen.swap(false, Ordering::Relaxed) || node.progressing.load(Ordering::Relaxed) > 0
 }

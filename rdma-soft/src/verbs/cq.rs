@@ -245,7 +245,10 @@ pub(super) unsafe extern "C" fn poll_cq(
             soft.node.progress(&soft.cq);
             soft.cq.poll(max, store)
         }
-        polled => polled,
+        polled => {
+            soft.node.polled();
+            polled
+        }
     };
     match polled {
         Ok(count) => c_int::try_from(count).unwrap_or(c_int::MAX),

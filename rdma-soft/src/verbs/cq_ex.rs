@@ -155,6 +155,8 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
         soft.node.progress(&soft.cq);
         // SAFETY: as above.
         answer = unsafe { next_poll(cq) };
+    } else {
+        soft.node.polled();
     }
     if answer != 0 {
         soft.current.end();
