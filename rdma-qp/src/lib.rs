@@ -82,6 +82,7 @@ mod rtt;
 mod shared;
 mod srq;
 mod units;
+mod window;
 mod wr_id;
 
 pub use account::{Account, Operation};
@@ -124,4 +125,5 @@ pub use srq::{
     RefillError, Srq, SrqBuilder, SrqError,
 };
 pub use units::{AckTimeout, OutOfRange, PathMtu, Psn, RetryCount, RnrRetry, RnrTimer, Timing};
+pub use window::{BindWindow, Window, WindowError};
 pub use wr_id::QueueKind;

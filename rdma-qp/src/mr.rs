@@ -262,6 +262,11 @@ impl<'a> MrSlice<'a> {
         self.0.len()
     }
 
+    /// Address of its first byte.
+    pub(crate) fn addr(&self) -> u64 {
+        self.0.addr()
+    }
+
     /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use rdma_core_sys::{
-    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ,
+    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_MW_BIND, IBV_ACCESS_ON_DEMAND, IBV_ACCESS_RELAXED_ORDERING,
+    IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ,
     IBV_ACCESS_REMOTE_WRITE, ibv_access_flags, ibv_device_attr,
 };
 
@@ -29,6 +30,14 @@ bitflags::bitflags! {
         const REMOTE_READ = IBV_ACCESS_REMOTE_READ.bits();
         /// Peers may do atomics; on a region it comes with `LOCAL_WRITE`, which verbs demands.
         const REMOTE_ATOMIC = IBV_ACCESS_REMOTE_ATOMIC.bits();
+        /// Memory windows may be bound to the region.
+        const MW_BIND = IBV_ACCESS_MW_BIND.bits();
+        /// The region's pages are not pinned: the device faults them in as it needs them, where it can
+        /// (`ibv_query_device_ex(3)`, on-demand paging; the software device and soft-RoCE are asked like any other).
+        const ON_DEMAND = IBV_ACCESS_ON_DEMAND.bits();
+        /// The device may write in any order, which is faster on some machines. A hint: a device that does not know it
+        /// leaves it away (`ibv_reg_mr(3)`).
+        const RELAXED_ORDERING = IBV_ACCESS_RELAXED_ORDERING.bits();
     }
 }
 

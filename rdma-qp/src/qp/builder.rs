@@ -262,6 +262,7 @@ impl<'a, T: Transport> QpBuilder<'a, T> {
             cqs: (self.send_cq.id(), self.recv_cq.id()),
             max_msg_sz: u32::MAX,
             silence: Default::default(),
+            refused: None,
             access: self.access,
             told: None,
             marker: None,

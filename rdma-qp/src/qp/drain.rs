@@ -10,12 +10,11 @@ use super::sqd::pause;
 use super::transition::ToErr;
 use super::{ModifyError, PostError, Qp, QueryQpError, Transport};
 use crate::account::{Account, Operation};
-use crate::ah::Destination;
 use crate::cq::{Completion, Cq, PollError, Root, Ticket};
 use crate::deadline::Deadline;
 use crate::errno::Errno;
 use crate::fd;
-use crate::raw::qp::NotPosted;
+use crate::raw::qp::{Names, NotPosted};
 use crate::wr_id::{self, QueueKind};
 
 /// How the requests of one queue ended while it was drained, unsignaled ones included.
@@ -399,10 +398,12 @@ impl<T: Transport> Qp<T> {
         if T::RULES == rules::Transport::Ud && own.is_none() {
             return Ok(false);
         }
-        let to = own.as_ref().map(Destination::datagram);
+        let names = own
+            .as_ref()
+            .map_or(Names::Nothing, |own| Names::To(own.datagram()));
         let posted = self
             .handle
-            .post_send(Operation::Send, to, std::iter::empty(), |request| {
+            .post_send(Operation::Send, names, std::iter::empty(), |request| {
                 request.opcode = IBV_WR_SEND;
                 request.send_flags = IBV_SEND_SIGNALED.bits();
             });

@@ -207,6 +207,8 @@ pub struct Qp<T: Transport = Rc> {
     max_msg_sz: u32,
     /// Unsignaled sends at the end of the send queue.
     silence: post::Silence,
+    /// The error of the post that is under way.
+    refused: Option<PostError>,
     /// What the peer may do, for `connect`.
     access: crate::pd::Access,
     /// What `endpoint` told the peer.

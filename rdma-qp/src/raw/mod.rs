@@ -22,6 +22,7 @@ mod mcast;
 pub(crate) mod memory;
 pub(crate) mod pd;
 pub(crate) mod qp;
+pub(crate) mod mw;
 mod ring;
 pub(crate) mod srq;
 

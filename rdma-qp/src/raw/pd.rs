@@ -16,6 +16,7 @@ use rdma_core_sys::*;
 use super::ah::{AddressHandle, Cache};
 use super::context::ContextHandle;
 use super::memory::{Bytes, Memory};
+use super::mw::WindowHandle;
 use super::{pointer, status};
 use crate::account::Books;
 use crate::errno::Errno;
@@ -66,6 +67,11 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
+    /// The verbs object, for requests that name it.
+    pub(super) fn as_ptr(&self) -> *mut ibv_mr {
+        self.mr.as_ptr()
+    }
+
     pub(super) fn start(&self) -> NonNull<u8> {
         self.bytes.start()
     }
@@ -201,6 +207,11 @@ impl<'a> LocalSlice<'a> {
         self.region
     }
 
+    /// Address of its first byte.
+    pub(crate) fn addr(&self) -> u64 {
+        self.addr
+    }
+
     /// The entry for a queue of this kind of PD `pd`, after noting the use. `None`: the region is of another PD, whose
     /// books would not hold it. The caller sees to it that the length is below 2^32.
     #[inline]
@@ -217,6 +228,7 @@ impl<'a> LocalSlice<'a> {
 pub(super) enum Resource {
     Region(Region),
     Ah(AddressHandle),
+    Window(WindowHandle),
 }
 
 impl Resource {
@@ -224,6 +236,7 @@ impl Resource {
         match self {
             Resource::Region(region) => region.used_by(kind),
             Resource::Ah(ah) => kind == QueueKind::Send && ah.is_used(),
+            Resource::Window(window) => kind == QueueKind::Send && window.is_used(),
         }
     }
 }
@@ -400,23 +413,36 @@ impl PdHandle {
         let is_region = |retired: &&Retired| matches!(retired.what, Resource::Region(_));
         let left = state.retired.iter().filter(is_region).count();
         drop(state);
+        let mut regions = Vec::new();
         for what in free {
-            let region = match what {
-                Resource::Region(region) => region,
-                Resource::Ah(ah) => {
-                    self.destroy_ah(ah);
-                    continue;
-                }
-            };
-            if let Err((errno, region)) = self.deregister(region) {
-                tracing::error!(
-                    device = %self.context.name, rkey = region.rkey, bytes = region.len(), %errno,
-                    "a region could not be deregistered; its memory is leaked"
-                );
-                std::mem::forget(region);
+            match what {
+                Resource::Region(region) => regions.push(region),
+                Resource::Ah(ah) => self.destroy_ah(ah),
+                Resource::Window(window) => self.free_window(window),
             }
         }
-        left
+        // After the windows that may be bound to them.
+        left + regions
+            .into_iter()
+            .filter_map(|region| self.deregister(region).err())
+            .map(|(errno, region)| self.keep_or_leak(errno, region))
+            .sum::<usize>()
+    }
+
+    /// Does with a region what is left when it cannot be deregistered. Returns how many wait on.
+    fn keep_or_leak(&self, errno: Errno, region: Region) -> usize {
+        if errno == Errno::EBUSY && region.access.contains(IBV_ACCESS_MW_BIND) {
+            // A window is bound to it. When that is gone, somebody sweeps.
+            let (what, marks) = (Resource::Region(region), Vec::new());
+            self.state().retired.push(Retired { what, marks });
+            return 1;
+        }
+        tracing::error!(
+            device = %self.context.name, rkey = region.rkey, bytes = region.len(), %errno,
+            "a region could not be deregistered; its memory is leaked"
+        );
+        std::mem::forget(region);
+        0
     }
 
     /// Gives the memory of a region back. The region comes back when queues hold it, or when the library refuses.

@@ -7,6 +7,7 @@ use rdma_core_sys::*;
 
 use super::ah::Datagram;
 use super::cq::CqHandle;
+use super::mw::Binding;
 use super::pd::{LocalSlice, PdHandle};
 use super::ring::{Entries, Refused, Request, Ring};
 use super::srq::SrqHandle;
@@ -43,19 +44,25 @@ pub(crate) enum NotPosted {
     OtherPd(usize),
     /// The address handle is of another PD.
     OtherPdAh,
+    /// The memory window, or the region that it would be bound to, is of another PD.
+    OtherPdWindow,
     /// The queue is full.
     Full,
-    /// The library refused the requests from `first` on; `first` is a mark.
-    Refused {
-        /// Requests handed over together that were accepted.
-        accepted: u32,
-        /// Requests handed over together that were not.
-        refused: u32,
-        /// The first of those.
-        first: u64,
-        /// What it said.
-        errno: Errno,
-    },
+    /// The library refused it, or some of those that were handed over with it.
+    Refused(Box<Refusal>),
+}
+
+/// What the library refused of the requests that were handed over together.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// Those that were accepted.
+    pub(crate) accepted: u32,
+    /// Those that were not.
+    pub(crate) refused: u32,
+    /// The mark of the first of those.
+    pub(crate) first: u64,
+    /// What it said.
+    pub(crate) errno: Errno,
 }
 
 /// The books of a queue, and its requests that are being built.
@@ -88,16 +95,23 @@ impl<R: Request> Lane<R> {
 
     /// What was handed over and refused goes out of the books again.
     #[cold]
-    fn take_back(&mut self, queue: &Queue, refused: Refused) -> NotPosted {
+    fn take_back(&mut self, queue: &Queue, refused: Refused) -> Box<Refusal> {
         queue.withdraw(refused.refused.into());
         // The next request looks for its place in the new count.
         self.limit = queue.posted();
-        NotPosted::Refused {
+        Box::new(Refusal {
             accepted: refused.accepted,
             refused: refused.refused,
             first: queue.posted(),
             errno: errno_of(refused.status),
-        }
+        })
+    }
+
+    /// The same, after a full list came to that status.
+    #[cold]
+    fn take_back_list(&mut self, queue: &Queue, status: i32) -> Box<Refusal> {
+        let refused = self.ring.refused(status);
+        self.take_back(queue, refused)
     }
 
     /// The queue begins a new life: what was not handed over yet is gone too.
@@ -106,6 +120,17 @@ impl<R: Request> Lane<R> {
         queue.begin_new_life();
         self.limit = queue.posted();
     }
+}
+
+/// What a send request names, beside ranges of regions.
+#[derive(Clone, Copy)]
+pub enum Names<'a> {
+    /// Nothing.
+    Nothing,
+    /// Where a datagram goes.
+    To(Datagram<'a>),
+    /// A memory window, and what it is bound to.
+    Bind(Binding<'a>),
 }
 
 /// A Queue Pair with the books of its two queues.
@@ -283,17 +308,17 @@ impl QpHandle {
 
     /// Builds one send request on ranges of regions of this PD, and hands it over with those before it if the doorbell is
     /// due. Returns its `wr_id`. All lengths together are below 2^32, and there are no more ranges than the queue takes.
-    /// `to` is where a datagram goes; other requests have none.
+    /// `names` is what else it names.
     #[inline(always)]
     pub(crate) fn post_send<'a>(
         &mut self,
         operation: Operation,
-        to: Option<Datagram<'_>>,
+        names: Names<'_>,
         local: impl Iterator<Item = LocalSlice<'a>>,
         fill: impl FnOnce(&mut ibv_send_wr),
     ) -> Result<u64, NotPosted> {
         let pd = self.pd_id;
-        self.build_send(operation, to, fill, |entries| {
+        self.build_send(operation, names, fill, |entries| {
             lend(entries, QueueKind::Send, pd, local)
         })
     }
@@ -302,7 +327,7 @@ impl QpHandle {
     pub(crate) fn post_inline(
         &mut self,
         operation: Operation,
-        to: Option<Datagram<'_>>,
+        names: Names<'_>,
         bytes: &[u8],
         fill: impl FnOnce(&mut ibv_send_wr),
     ) -> Result<u64, NotPosted> {
@@ -316,7 +341,7 @@ impl QpHandle {
             fill(request);
             request.send_flags |= IBV_SEND_INLINE.bits();
         };
-        let id = self.build_send(operation, to, fill, |entries| {
+        let id = self.build_send(operation, names, fill, |entries| {
             entries.set(0, entry);
             Ok(u32::from(!bytes.is_empty()))
         })?;
@@ -331,7 +356,7 @@ impl QpHandle {
     fn build_send(
         &mut self,
         operation: Operation,
-        to: Option<Datagram<'_>>,
+        names: Names<'_>,
         fill: impl FnOnce(&mut ibv_send_wr),
         set: impl FnOnce(&mut Entries<'_>) -> Result<u32, NotPosted>,
     ) -> Result<u64, NotPosted> {
@@ -339,8 +364,12 @@ impl QpHandle {
         let mark = self.sends.next_mark(send).ok_or(NotPosted::Full)?;
         let (request, mut entries) = self.sends.ring.next();
         request.num_sge = set(&mut entries)? as i32;
-        if let Some(to) = to {
-            request.wr.ud = to.lend(self.pd_id).ok_or(NotPosted::OtherPdAh)?;
+        match names {
+            Names::Nothing => {}
+            Names::To(to) => request.wr.ud = to.lend(self.pd_id).ok_or(NotPosted::OtherPdAh)?,
+            Names::Bind(binding) => {
+                request.ext.bind_mw = binding.lend(self.pd_id).ok_or(NotPosted::OtherPdWindow)?;
+            }
         }
         let id = mark | operation as u64;
         request.wr_id = id;
@@ -356,8 +385,10 @@ impl QpHandle {
             .ring
             .hand_over(|first, bad| unsafe { ops::ibv_post_send(qp, first, bad) });
         match posted {
-            Ok(()) => Ok(id),
-            Err(refused) => Err(self.sends.take_back(&self.send, refused)),
+            0 => Ok(id),
+            status => Err(NotPosted::Refused(
+                self.sends.take_back_list(&self.send, status),
+            )),
         }
     }
 
@@ -371,12 +402,13 @@ impl QpHandle {
         // `sg_list`. Each entry names either bytes that are copied during the call and that the caller, `post_inline`,
         // still borrows; or a range of a region of this PD, whose use by the send queue is noted and whose memory stays
         // registered and allocated until this queue's books let go of the request, which was entered (invariant 3). A
-        // datagram names an address handle of this PD, whose use is noted, so it is live until then too.
+        // datagram names an address handle of this PD, and a bind a window and a region, whose use is noted: they are live
+        // until then too.
         let posted = self
             .sends
             .ring
             .hand_over_some(|first, bad| unsafe { ops::ibv_post_send(qp, first, bad) });
-        posted.map_err(|refused| self.sends.take_back(&self.send, refused))
+        posted.map_err(|refused| NotPosted::Refused(self.sends.take_back(&self.send, refused)))
     }
 
     /// Builds one receive into ranges of regions of this PD, and hands it over with those before it if the doorbell is
@@ -403,8 +435,10 @@ impl QpHandle {
             .ring
             .hand_over(|first, bad| unsafe { ops::ibv_post_recv(qp, first, bad) });
         match posted {
-            Ok(()) => Ok(id),
-            Err(refused) => Err(self.recvs.take_back(&self.recv, refused)),
+            0 => Ok(id),
+            status => Err(NotPosted::Refused(
+                self.recvs.take_back_list(&self.recv, status),
+            )),
         }
     }
 
@@ -422,7 +456,7 @@ impl QpHandle {
             .recvs
             .ring
             .hand_over_some(|first, bad| unsafe { ops::ibv_post_recv(qp, first, bad) });
-        posted.map_err(|refused| self.recvs.take_back(&self.recv, refused))
+        posted.map_err(|refused| NotPosted::Refused(self.recvs.take_back(&self.recv, refused)))
     }
 
     /// Destroys the QP. After success the device touches nothing of it, which the books are told.

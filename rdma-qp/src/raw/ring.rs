@@ -179,19 +179,18 @@ impl<R: Request> Ring<R> {
         false
     }
 
-    /// Hands a full list over: `post` is called with its first request and the place for the one that is refused.
+    /// Hands a full list over: `post` is called with its first request and the place for the one that is refused. What it
+    /// returns is returned; if it is not 0, [`Ring::refused`] tells the rest.
     #[inline]
-    pub(super) fn hand_over(
-        &mut self,
-        post: impl FnOnce(*mut R, *mut *mut R) -> i32,
-    ) -> Result<(), Refused> {
+    #[must_use]
+    pub(super) fn hand_over(&mut self, post: impl FnOnce(*mut R, *mut *mut R) -> i32) -> i32 {
         self.next = self.first;
-        let status = post(self.first, &mut self.bad);
-        if status == 0 {
-            Ok(())
-        } else {
-            Err(self.refused(self.count as u32, status))
-        }
+        post(self.first, &mut self.bad)
+    }
+
+    /// What was refused of the full list that was just handed over.
+    pub(super) fn refused(&mut self, status: i32) -> Refused {
+        self.refused_of(self.count as u32, status)
     }
 
     /// Hands over what is filled of a list that is not full: at least one request.
@@ -211,13 +210,13 @@ impl<R: Request> Ring<R> {
         if status == 0 {
             Ok(())
         } else {
-            Err(self.refused(count, status))
+            Err(self.refused_of(count, status))
         }
     }
 
     /// How far the library came with a list of `count`. One that refuses and does not say which request accepted none.
     #[cold]
-    fn refused(&mut self, count: u32, status: i32) -> Refused {
+    fn refused_of(&mut self, count: u32, status: i32) -> Refused {
         let distance = (self.bad as usize).wrapping_sub(self.first as usize) / size_of::<R>();
         let accepted = u32::try_from(distance)
             .ok()
@@ -273,11 +272,11 @@ mod tests {
         }
         assert!(fill(&mut ring, 2));
         let mut seen = Vec::new();
-        ring.hand_over(|first, _| {
+        let status = ring.hand_over(|first, _| {
             seen = ids(first);
             0
-        })
-        .unwrap();
+        });
+        assert_eq!(status, 0);
         assert_eq!(seen, [0, 1, 2]);
         assert!(!fill(&mut ring, 7));
         assert_eq!(ring.waiting(), 1);
@@ -291,11 +290,11 @@ mod tests {
             assert!(!fill(&mut ring, id));
         }
         assert!(fill(&mut ring, 12), "the links are whole again");
-        ring.hand_over(|first, _| {
+        let status = ring.hand_over(|first, _| {
             seen = ids(first);
             0
-        })
-        .unwrap();
+        });
+        assert_eq!(status, 0);
         assert_eq!(seen, [10, 11, 12]);
     }
 
@@ -306,14 +305,14 @@ mod tests {
             for id in 0..4 {
                 let _ = fill(&mut ring, id);
             }
-            ring.hand_over(|first, place| {
+            let status = ring.hand_over(|first, place| {
                 if let Some(bad) = bad {
                     // SAFETY: the place and the requests are the ring's.
                     unsafe { *place = first.wrapping_add(bad) };
                 }
                 12
-            })
-            .unwrap_err()
+            });
+            ring.refused(status)
         };
         let refused = |accepted, refused| Refused {
             accepted,

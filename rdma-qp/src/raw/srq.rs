@@ -9,7 +9,7 @@ use rdma_core_sys::*;
 
 use super::cq::CqHandle;
 use super::pd::{LocalSlice, PdHandle};
-use super::qp::{NotPosted, lend};
+use super::qp::{NotPosted, Refusal, lend};
 use super::ring::Ring;
 use super::{errno_of, pointer, status};
 use crate::account::{Books, Operation, Seen, Share, Shared};
@@ -262,10 +262,11 @@ impl SrqPoster {
         let posted = self
             .ring
             .hand_over(|first, bad| unsafe { ops::ibv_post_srq_recv(srq, first, bad) });
-        match posted {
-            Ok(()) => Ok(id),
-            Err(refused) => Err(self.take_back(refused)),
+        if posted == 0 {
+            return Ok(id);
         }
+        let refused = self.ring.refused(posted);
+        Err(self.take_back(refused))
     }
 
     /// Hands over the receives that are built.
@@ -289,11 +290,11 @@ impl SrqPoster {
         let shared = &self.handle.shared;
         let first = shared.withdraw(refused.refused);
         self.free += u64::from(refused.refused);
-        NotPosted::Refused {
+        NotPosted::Refused(Box::new(Refusal {
             accepted: refused.accepted,
             refused: refused.refused,
             first: shared.mark(first),
             errno: errno_of(refused.status),
-        }
+        }))
     }
 }

@@ -26,7 +26,7 @@ use crate::mr::MrSlice;
 use crate::number::NumberHasher;
 use crate::pd::Pd;
 use crate::qp::{Doorbell, PostError, check_recv};
-use crate::raw::qp::NotPosted;
+use crate::raw::qp::{NotPosted, Refusal};
 use crate::raw::srq::{NoSrq, SrqHandle, SrqPoster};
 use crate::wr_id::{self, QueueKind};
 
@@ -336,14 +336,14 @@ impl Srq {
     #[cold]
     fn not_posted(&mut self, reason: NotPosted) -> PostError {
         let queue = QueueKind::SharedRecv;
-        let (accepted, refused, first, errno) = match reason {
+        let Refusal {
+            accepted,
+            refused,
+            first,
+            errno,
+        } = match reason {
             NotPosted::OtherPd(entry) => return PostError::OtherPd { entry },
-            NotPosted::Refused {
-                accepted,
-                refused,
-                first,
-                errno,
-            } => (accepted, refused, first, errno),
+            NotPosted::Refused(refusal) => *refusal,
             // What else there is, only sends have.
             _ => {
                 return PostError::QueueFull {

@@ -85,6 +85,11 @@ pub enum PostError {
         "the address handle is of another protection domain than the QP: create it with the QP's PD"
     )]
     OtherPdAh,
+    /// A memory window of another protection domain, or a region.
+    #[error(
+        "the memory window, or the region that it is bound to, is of another protection domain than the QP: make all three of one PD"
+    )]
+    OtherPdWindow,
     /// The device would write to a region that was not registered for that.
     #[error(
         "range {entry} is of a region without LOCAL_WRITE, which {operation} needs: register it with Access::LOCAL_WRITE"

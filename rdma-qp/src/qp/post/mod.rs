@@ -15,7 +15,7 @@ use crate::account::Operation;
 use crate::cq::Ticket;
 use crate::endpoint::RemoteAddr;
 use crate::mr::MrSlice;
-use crate::raw::qp::NotPosted;
+use crate::raw::qp::{NotPosted, Refusal};
 use crate::wr_id::{QueueKind, STEP, distance, is_before};
 
 /// No data: the local side of a request without any.
@@ -81,7 +81,7 @@ impl<T: Transport> Qp<T> {
         }
         let posted = self.handle.post_send(
             O::OPERATION,
-            op.to(),
+            op.names(),
             local.iter().map(MrSlice::local),
             #[inline]
             |request| {
@@ -106,11 +106,13 @@ impl<T: Transport> Qp<T> {
     ) -> Result<Ticket, PostError> {
         let flags = flags | PostFlags::INLINE;
         self.check_request(&op, bytes.len() as u64, flags)?;
-        let posted = self.handle.post_inline(O::OPERATION, op.to(), bytes, |request| {
-            request.opcode = O::OPCODE;
-            request.send_flags = flags.lower().bits();
-            op.fill(request);
-        });
+        let posted = self
+            .handle
+            .post_inline(O::OPERATION, op.names(), bytes, |request| {
+                request.opcode = O::OPCODE;
+                request.send_flags = flags.lower().bits();
+                op.fill(request);
+            });
         self.posted(posted, flags)
     }
 
@@ -127,7 +129,10 @@ impl<T: Transport> Qp<T> {
         check_recv(local, T::RECV_HEADER)?;
         match self.handle.post_recv(local.iter().map(MrSlice::local)) {
             Ok(id) => Ok(Ticket::new(self.cqs.1, id, true)),
-            Err(reason) => Err(self.not_posted(QueueKind::Recv, reason)),
+            Err(reason) => {
+                self.refuse(QueueKind::Recv, reason);
+                Err(self.take_refusal())
+            }
         }
     }
 
@@ -206,7 +211,25 @@ impl<T: Transport> Qp<T> {
                 }
                 Ok(Ticket::new(self.cqs.0, id, signaled))
             }
-            Err(reason) => Err(self.not_posted(QueueKind::Send, reason)),
+            Err(reason) => {
+                self.refuse(QueueKind::Send, reason);
+                Err(self.take_refusal())
+            }
+        }
+    }
+
+    /// Puts the error of a post into its place, so that the compiler need not put the usual result into memory too.
+    #[cold]
+    #[inline(never)]
+    fn refuse(&mut self, queue: QueueKind, reason: NotPosted) {
+        self.refused = Some(self.not_posted(queue, reason));
+    }
+
+    #[inline(always)]
+    fn take_refusal(&mut self) -> PostError {
+        match self.refused.take() {
+            Some(error) => error,
+            None => unreachable!("the error of the post was just put there"),
         }
     }
 
@@ -268,21 +291,22 @@ impl<T: Transport> Qp<T> {
 
     #[cold]
     pub(super) fn not_posted(&mut self, queue: QueueKind, reason: NotPosted) -> PostError {
-        let (accepted, refused, first, errno) = match reason {
+        let Refusal {
+            accepted,
+            refused,
+            first,
+            errno,
+        } = match reason {
             NotPosted::OtherPd(entry) => return PostError::OtherPd { entry },
             NotPosted::OtherPdAh => return PostError::OtherPdAh,
+            NotPosted::OtherPdWindow => return PostError::OtherPdWindow,
             NotPosted::Full => {
                 return match self.srq() {
                     Some(srq) if queue != QueueKind::Send => PostError::OnSrq { srq },
                     _ => self.full(queue, false),
                 };
             }
-            NotPosted::Refused {
-                accepted,
-                refused,
-                first,
-                errno,
-            } => (accepted, refused, first, errno),
+            NotPosted::Refused(refusal) => *refusal,
         };
         self.buffers.settle();
         if is_before(first, self.silence.to) {

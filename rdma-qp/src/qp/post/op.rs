@@ -2,18 +2,19 @@
 
 use rdma_core_sys::{
     IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
-    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ,
-    IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
-    IBV_WR_SEND_WITH_INV, ibv_send_flags, ibv_send_wr, ibv_send_wr_atomic, ibv_send_wr_rdma,
-    ibv_wr_opcode,
+    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV,
+    IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
+    IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_send_flags, ibv_send_wr, ibv_send_wr_atomic,
+    ibv_send_wr_rdma, ibv_wr_opcode,
 };
 
 use super::PostError;
 use crate::account::Operation;
-use crate::endpoint::RemoteAddr;
 use crate::ah::Destination;
+use crate::endpoint::RemoteAddr;
 use crate::qp::{Rc, Transport, Uc, Ud};
-use crate::raw::ah::Datagram;
+use crate::raw::qp::Names;
+use crate::window::BindWindow;
 
 /// A send request that a QP of transport `T` takes, without its local side.
 ///
@@ -33,7 +34,7 @@ use crate::raw::ah::Datagram;
 pub trait Op<T: Transport>: sealed::Request {}
 
 pub(crate) mod sealed {
-    use super::{Datagram, Operation, PostError, ibv_send_wr, ibv_wr_opcode};
+    use super::{Names, Operation, PostError, ibv_send_wr, ibv_wr_opcode};
 
     /// How a request is checked and written down.
     pub trait Request {
@@ -43,10 +44,10 @@ pub(crate) mod sealed {
         const OPCODE: ibv_wr_opcode;
         /// Whether the device writes to the local side.
         const RETURNS: bool = false;
-        /// Where it goes, on transports whose requests say that.
+        /// What it names beside its local side.
         #[inline]
-        fn to(&self) -> Option<Datagram<'_>> {
-            None
+        fn names(&self) -> Names<'_> {
+            Names::Nothing
         }
         /// Refuses what cannot succeed with a local side of `len` bytes.
         #[inline]
@@ -285,8 +286,8 @@ impl Request for SendTo<'_> {
     const OPERATION: Operation = Operation::Send;
     const OPCODE: ibv_wr_opcode = IBV_WR_SEND;
     #[inline]
-    fn to(&self) -> Option<Datagram<'_>> {
-        Some(self.to.datagram())
+    fn names(&self) -> Names<'_> {
+        Names::To(self.to.datagram())
     }
 }
 
@@ -294,12 +295,21 @@ impl Request for SendToImm<'_> {
     const OPERATION: Operation = Operation::Send;
     const OPCODE: ibv_wr_opcode = IBV_WR_SEND_WITH_IMM;
     #[inline]
-    fn to(&self) -> Option<Datagram<'_>> {
-        Some(self.to.datagram())
+    fn names(&self) -> Names<'_> {
+        Names::To(self.to.datagram())
     }
     #[inline]
     fn fill(&self, request: &mut ibv_send_wr) {
         request.set_imm_data(self.imm);
+    }
+}
+
+impl Request for BindWindow<'_> {
+    const OPERATION: Operation = Operation::BindWindow;
+    const OPCODE: ibv_wr_opcode = IBV_WR_BIND_MW;
+    #[inline]
+    fn names(&self) -> Names<'_> {
+        Names::Bind(self.binding())
     }
 }
 
@@ -340,6 +350,7 @@ operations! {
     CompareSwap: Rc;
     FetchAdd: Rc;
     LocalInv: Rc, Uc;
+    BindWindow<'_>: Rc, Uc;
     SendTo<'_>: Ud;
     SendToImm<'_>: Ud;
 }
