@@ -1,7 +1,6 @@
 //! What a dump says of a live QP, what the lint finds, and the round trip that both look at.
 
 mod common;
-#[allow(dead_code, reason = "other tests use the rest")]
 mod fake;
 
 use std::time::Duration;
