@@ -60,6 +60,7 @@ mod attach;
 mod buffer;
 mod cq;
 mod deadline;
+mod dmabuf;
 mod device;
 pub mod dump;
 mod endpoint;
@@ -94,6 +95,7 @@ pub use cq::{
     Ticket, WaitError,
 };
 pub use deadline::Deadline;
+pub use dmabuf::{CloseDmabufError, DmabufError, DmabufMr};
 pub use device::{AllocPdError, AsyncEvent, Device, DeviceInfo, OpenError};
 pub use dump::Dump;
 pub use endpoint::{

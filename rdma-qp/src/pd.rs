@@ -43,7 +43,7 @@ bitflags::bitflags! {
 
 impl Access {
     /// The flags for a registration: with `LOCAL_WRITE` where verbs demands it (`ibv_reg_mr(3)`).
-    fn for_region(self) -> ibv_access_flags {
+    pub(crate) fn for_region(self) -> ibv_access_flags {
         let implied = self.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
         let all = if implied {
             self | Access::LOCAL_WRITE

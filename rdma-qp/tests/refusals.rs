@@ -5,9 +5,9 @@ mod fake;
 use fake::{Fake, wc};
 use rdma_core_sys::*;
 use rdma_qp::{
-    Access, AckTimeout, CreateQpError, Device, Errno, Global, Memory, OpenError, Path, PathMtu,
-    PostError, Problem, Psn, Qp, QueueKind, RetryCount, RnrRetry, RnrTimer, ToErr, ToInit, ToReset,
-    ToRtr, ToRts, ToSqd, Transition as _, op,
+    Access, AckTimeout, CreateQpError, Device, Doorbell, Errno, Global, Memory, OpenError, Path,
+    PathMtu, PostError, Problem, Psn, Qp, QueueKind, RetryCount, RnrRetry, RnrTimer, ToErr, ToInit,
+    ToReset, ToRtr, ToRts, ToSqd, Transition as _, op,
 };
 
 fn device() -> Device {
@@ -764,4 +764,81 @@ fn refusals_to_register_give_the_memory_back() {
         pd.register(Memory::zeroed(0), Access::empty()),
         Err(rdma_qp::RegisterError::Empty)
     ));
+}
+
+/// Requests that wait for one doorbell go as one list; of a list that the provider refuses in the middle it is told what
+/// was accepted, and the books hold that and no more.
+#[test]
+fn a_list_refused_in_the_middle_is_told_exactly() {
+    let fake = Fake::new();
+    let device = device();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
+    let mut qp = pd.rc(&cq).send_depth(8).create().unwrap();
+    let mr = pd.register(Memory::zeroed(64), Access::empty()).unwrap();
+    fake.set_state(qp.qp_num(), IBV_QPS_RTS);
+    qp.set_doorbell(Doorbell::Every(5), Doorbell::Each).unwrap();
+    let mut tickets: Vec<_> = (0..4)
+        .map(|at| qp.send(mr.slice(at * 8, 8).unwrap()).unwrap())
+        .collect();
+    assert_eq!((qp.waiting(), fake.count("post_send")), ((4, 0), 0));
+    fake.state().refuse_at = Some(3);
+    let error = qp.send(mr.all()).unwrap_err();
+    assert!(
+        matches!(
+            &error,
+            PostError::List { queue: QueueKind::Send, accepted: 3, refused: 2, first, reason }
+                if *first == tickets[3]
+                    && matches!(**reason, PostError::Refused { errno: Errno::ENOMEM, .. })
+        ),
+        "{error:?}"
+    );
+    assert_eq!((qp.waiting(), fake.count("post_send")), ((0, 0), 1));
+    assert_eq!(
+        (qp.send_account().accepted, qp.send_account().pending),
+        (3, 3)
+    );
+    let sends = fake.state().qps[&qp.qp_num()].sends.clone();
+    let ids: Vec<u64> = sends.iter().map(|send| send.wr_id).collect();
+    assert_eq!(
+        ids,
+        tickets[..3]
+            .iter()
+            .map(rdma_qp::Ticket::wr_id)
+            .collect::<Vec<_>>()
+    );
+    // The places of what was refused are free for others.
+    tickets.truncate(3);
+    for _ in 0..5 {
+        tickets.push(qp.send(mr.all()).unwrap());
+    }
+    assert_eq!((qp.waiting(), fake.count("post_send")), ((0, 0), 2));
+    assert!(matches!(
+        qp.send(mr.all()).unwrap_err(),
+        PostError::QueueFull {
+            depth: 8,
+            outstanding: 8,
+            ..
+        }
+    ));
+    for ticket in tickets {
+        fake.complete(0, wc(ticket.wr_id(), IBV_WC_SUCCESS));
+        assert_eq!(cq.poll().unwrap().unwrap().ticket, ticket);
+    }
+    assert_eq!(qp.send_account().succeeded, 8);
+}
+
+#[test]
+fn a_reset_throws_away_what_waits_for_the_doorbell() {
+    let fake = Fake::new();
+    let device = device();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
+    let mut qp = pd.rc(&cq).send_depth(8).create().unwrap();
+    let mr = pd.register(Memory::zeroed(64), Access::empty()).unwrap();
+    qp.set_doorbell(Doorbell::Every(4), Doorbell::Each).unwrap();
+    qp.send(mr.all()).unwrap();
+    qp.to(rdma_qp::ToReset).unwrap();
+    assert_eq!((qp.waiting(), qp.send_account().discarded), ((0, 0), 1));
+    qp.ring().unwrap();
+    assert_eq!(fake.count("post_send"), 0);
+    mr.close().expect("nothing holds it");
 }

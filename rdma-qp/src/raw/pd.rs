@@ -5,7 +5,9 @@
 //! the region without marks is deregistered and freed. Nothing on the posting path takes part in this. Address handles
 //! end in the same way.
 
+use std::ffi::c_int;
 use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -47,7 +49,11 @@ impl std::fmt::Display for Holder {
 
 /// A registered region: its memory, and what kind of queue ever got a request on it.
 pub(crate) struct Region {
+    /// Its memory; empty if that is not this process's, but behind a dma-buf.
     bytes: Bytes,
+    /// What requests call its first byte.
+    addr: u64,
+    len: usize,
     mr: NonNull<ibv_mr>,
     pub(crate) lkey: u32,
     pub(crate) rkey: u32,
@@ -77,15 +83,15 @@ impl Region {
     }
 
     pub(crate) fn addr(&self) -> u64 {
-        self.start().as_ptr() as u64
+        self.addr
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.bytes.len()
+        self.len
     }
 
     pub(crate) fn holds(&self, offset: usize, len: usize) -> bool {
-        self.bytes.holds(offset, len)
+        offset.checked_add(len).is_some_and(|end| end <= self.len)
     }
 
     /// Copies out of the region; the range was checked with [`Region::holds`].
@@ -323,23 +329,55 @@ impl PdHandle {
             )
         };
         match pointer(mr) {
-            Ok(mr) => {
-                // SAFETY: the library just made it; it is valid until it is deregistered.
-                let (lkey, rkey) = unsafe { (mr.as_ref().lkey, mr.as_ref().rkey) };
-                self.regions.fetch_add(1, Relaxed);
-                let (sent, received) = (AtomicU64::new(0), AtomicU64::new(0));
-                Ok(Region {
-                    bytes,
-                    mr,
-                    lkey,
-                    rkey,
-                    access,
-                    pd: self.id,
-                    sent,
-                    received,
-                })
-            }
+            Ok(mr) => Ok(self.region(bytes, start.as_ptr() as u64, len, mr, access)),
             Err(errno) => Err((errno, bytes.into_memory())),
+        }
+    }
+
+    /// Registers `len` bytes from `offset` of a dma-buf. Requests call the first of them `iova`.
+    pub(crate) fn register_dmabuf(
+        &self,
+        buffer: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        iova: u64,
+        access: ibv_access_flags,
+    ) -> Result<Region, Errno> {
+        let (fd, access_bits) = (buffer.as_raw_fd(), access.bits() as c_int);
+        // SAFETY: the PD is live (invariant 1), and the descriptor is open for the call; the kernel keeps the dma-buf alive
+        // until the region is deregistered.
+        let mr = pointer(unsafe {
+            self.context
+                .verbs
+                .reg_dmabuf_mr(self.as_ptr(), offset, len, iova, fd, access_bits)
+        })?;
+        let nothing = Bytes::new(Memory::zeroed(0));
+        Ok(self.region(nothing, iova, len, mr, access))
+    }
+
+    /// The region that the library just made of the PD's.
+    fn region(
+        &self,
+        bytes: Bytes,
+        addr: u64,
+        len: usize,
+        mr: NonNull<ibv_mr>,
+        access: ibv_access_flags,
+    ) -> Region {
+        // SAFETY: the library just made it; it is valid until it is deregistered.
+        let (lkey, rkey) = unsafe { (mr.as_ref().lkey, mr.as_ref().rkey) };
+        self.regions.fetch_add(1, Relaxed);
+        Region {
+            bytes,
+            addr,
+            len,
+            mr,
+            lkey,
+            rkey,
+            access,
+            pd: self.id,
+            sent: AtomicU64::new(0),
+            received: AtomicU64::new(0),
         }
     }
 

@@ -36,6 +36,10 @@ pub struct State {
     pub in_the_gap: Vec<ibv_wc>,
     /// Events acknowledged, and calls that did it.
     pub acknowledged: (u32, u32),
+    /// Offset, length, address and access of each registration behind a dma-buf.
+    pub dmabufs: Vec<(u64, usize, u64, i32)>,
+    /// The request of a list, counted from 0, that the next post of sends refuses with ENOMEM.
+    pub refuse_at: Option<usize>,
     next: u32,
 }
 
@@ -51,11 +55,13 @@ pub struct FakeQp {
 }
 
 /// What the provider keeps of a posted send.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct FakeSend {
     pub wr_id: u64,
     pub send_flags: u32,
     pub num_sge: i32,
+    /// Address and length of each entry.
+    pub entries: Vec<(u64, u32)>,
 }
 
 thread_local! {
@@ -403,6 +409,23 @@ unsafe extern "C" fn reg_mr(
     }))
 }
 
+unsafe extern "C" fn reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    _: c_int,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the caller passes a live PD of this provider.
+    let context = unsafe { (*pd).context };
+    let asked = (offset, length, iova, access);
+
+    state(context).lock().unwrap().dmabufs.push(asked);
+    // SAFETY: as for this call.
+    unsafe { reg_mr(pd, std::ptr::null_mut(), length, access) }
+}
+
 unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: the caller passes a live MR of this provider.
     let context = unsafe { (*mr).context };
@@ -640,18 +663,26 @@ unsafe extern "C" fn post_send(
             *bad = wr;
             return errno;
         }
-        state((*qp).context)
-            .lock()
-            .unwrap()
-            .qps
-            .get_mut(&(*qp).qp_num)
-            .unwrap()
-            .sends
-            .push(FakeSend {
-                wr_id: (*wr).wr_id,
-                send_flags: (*wr).send_flags,
-                num_sge: (*wr).num_sge,
+        let state = state((*qp).context);
+        let mut state = state.lock().unwrap();
+        let refuse_at = state.refuse_at.take();
+        let sends = &mut state.qps.get_mut(&(*qp).qp_num).unwrap().sends;
+        let (mut next, mut index) = (wr, 0);
+        while let Some(request) = next.as_ref() {
+            if refuse_at == Some(index) {
+                *bad = next;
+                return 12;
+            }
+            let count = request.num_sge as usize;
+            let entries = (0..count).map(|at| *request.sg_list.add(at));
+            sends.push(FakeSend {
+                wr_id: request.wr_id,
+                send_flags: request.send_flags,
+                num_sge: request.num_sge,
+                entries: entries.map(|entry| (entry.addr, entry.length)).collect(),
             });
+            (next, index) = (request.next, index + 1);
+        }
     }
     0
 }
@@ -712,6 +743,7 @@ pub fn functions() -> Functions {
         alloc_pd,
         dealloc_pd,
         reg_mr,
+        reg_dmabuf_mr: Some(reg_dmabuf_mr),
         dereg_mr,
         create_comp_channel,
         destroy_comp_channel,
