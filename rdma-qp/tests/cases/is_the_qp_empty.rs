@@ -91,4 +91,28 @@ fn a_marker_that_never_completes_is_a_deadline_with_numbers() {
     fake.complete(0, wc(marker, IBV_WC_WR_FLUSH_ERR));
     let drained = qp.drain(&[&cq], LIMIT).unwrap();
     assert_eq!(drained.send.succeeded, 5);
+    assert!(
+        drained.completions.is_empty(),
+        "the marker is the library's"
+    );
+}
+
+/// The same, but every request of the application has its outcome: then the marker is missed by nobody.
+#[test]
+fn a_marker_that_nobody_needs_costs_the_deadline_and_no_more() {
+    let fake = Fake::new();
+    let device = Device::open(&fake::verbs(), "fake0").unwrap();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
+    let mut qp = pd.rc(&cq).create().unwrap();
+    fake.set_state(qp.qp_num(), IBV_QPS_RTS);
+    let send = qp.post(op::Send, NOTHING, PostFlags::UNSIGNALED).unwrap();
+    let error = qp.drain(&[&cq], Duration::from_millis(5)).unwrap_err();
+    assert!(
+        matches!(error.reason, DrainProblem::TimedOut { send: 1, recv: 0 }),
+        "{error}"
+    );
+    fake.complete(0, wc(send.wr_id(), IBV_WC_WR_FLUSH_ERR));
+    let drained = qp.drain(&[&cq], Duration::from_millis(5)).unwrap();
+    assert_eq!(drained.completions[0].ticket, send);
+    assert_eq!((drained.send.flushed, fake.count("post_send")), (1, 2));
 }
