@@ -195,6 +195,11 @@ check_suite() {
     sed -nE 's/^[0-9]+ passed, .* refused, .*$/          &/p' "$logs/suite.log"
 }
 check_copy() { run copy 240 python3 ci/outside/copy_check.py; }
+# Instructions only: figures are shown, never judged; what fails is a hot path that allocates or locks.
+check_cost() {
+    run cost 300 benches/cost/run.sh --quick
+    sed -nE 's/^raw .* safe .* tight .*$/          &/p' "$logs/cost.log"
+}
 # A little of what ci/peers.sh runs.
 check_peers() { run peers 300 ci/peers.sh quick; }
 check_kill() { run kill 180 python3 ci/outside/kill_check.py; }
@@ -208,7 +213,7 @@ check_vm() {
 # --- all of it -------------------------------------------------------------------------------------
 
 all=(versions default-build unsafe fmt clippy build readme states icrc-vectors faulty-wire capture
-    conformance suite xrc accounting copy kill peers vm tests doctests doc link minimum-rust aarch64 asan memcheck)
+    conformance suite xrc accounting copy kill peers cost vm tests doctests doc link minimum-rust aarch64 asan memcheck)
 if [[ ${1:-} == --list ]]; then
     printf '%s\n' "${all[@]}"
     exit 0

@@ -24,6 +24,7 @@ UNSAFE_ALLOWED = (
     "rdma-soft/preload/src/",
     "rdma-qp/src/raw/",
     "conformance/src/device/",
+    "benches/src/",
 )
 # Where symbols may be exported: what stands in front of libibverbs has its names.
 EXPORTS_ALLOWED = ("rdma-soft/preload/src/",)
