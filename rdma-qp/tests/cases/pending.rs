@@ -22,6 +22,10 @@ const LINES: &[(&str, &str)] = &[
         "old_query_port",
         "abi prints versions, sizes and which optional symbols there are",
     ),
+    (
+        "retry_count_out_of_range",
+        "two dumps whose path MTUs differ: the difference is named",
+    ),
 ];
 
 /// Says how many wait; each names a trouble that is here.
