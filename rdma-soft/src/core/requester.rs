@@ -109,10 +109,13 @@ impl Requester {
 
     /// The earliest moment at which something must happen without a packet.
     pub fn deadline(&self) -> Option<Instant> {
-        [self.ack_deadline, self.probe_deadline, self.rnr_until]
-            .into_iter()
-            .flatten()
-            .min()
+        // The end of the clock. Where `None` is compared, the compiler may look at what lies beside its tag first, which memory
+        // checkers take for an error.
+        const NEVER: Instant = Instant::from_nanos(u64::MAX);
+        let all = [self.ack_deadline, self.probe_deadline, self.rnr_until];
+        let [ack, probe, rnr] = all.map(|at| at.unwrap_or(NEVER));
+        let due = ack.min(probe).min(rnr);
+        (due != NEVER).then_some(due)
     }
 
     /// Nothing is in flight.
