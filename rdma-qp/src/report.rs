@@ -213,6 +213,12 @@ impl fmt::Display for FailureReport {
                 "; {} of {} requests of this queue succeeded before",
                 books.succeeded, books.accepted
             )?;
+            if books.flushed > 0 {
+                write!(f, ", {} after it were flushed", books.flushed)?;
+            }
+            if books.pending > 0 {
+                write!(f, ", {} are not reported yet", books.pending)?;
+            }
         }
         f.write_str("]")
     }

@@ -691,7 +691,7 @@ fn a_queue_cannot_fill_with_unsignaled_requests() {
                 last_signaled: Some(last),
                 place_is_kept: false,
                 ..
-            } if *last == signaled
+            } if *last == signaled.sequence()
         ),
         "{error:?}"
     );

@@ -48,6 +48,7 @@ impl Cq {
             poller,
             stale,
             found,
+            spin,
             failed,
         } = self;
         let (again, reason) = match Arc::try_unwrap(handle) {
@@ -67,6 +68,7 @@ impl Cq {
             poller,
             stale,
             found,
+            spin,
             failed,
         });
         Err(match reason {

@@ -17,6 +17,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 pub use close::CloseCqError;
 pub use completion::{Completion, Failure, Root, Sender, Success, Ticket};
@@ -104,6 +105,8 @@ pub struct Cq {
     stale: Cell<u64>,
     /// What [`Cq::poll`] came to on its long way.
     found: Cell<Option<Completion>>,
+    /// How long a wait polls before it sleeps.
+    spin: Cell<Duration>,
     failed: Cell<Option<PollError>>,
 }
 
@@ -122,6 +125,7 @@ impl Cq {
             poller: RefCell::new(poller),
             stale: Cell::new(0),
             found: Cell::new(None),
+            spin: Cell::default(),
             failed: Cell::new(None),
         }
     }

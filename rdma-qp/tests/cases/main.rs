@@ -11,10 +11,16 @@ mod common;
 mod fake;
 mod pending;
 
+mod acknowledged_one_by_one;
+mod asleep_over_a_completion;
 mod bare_errno_22;
 mod completions_of_a_former_life;
 mod early_return_in_setup;
 mod empty_gid_slots;
+mod enomem_of_three_meanings;
+mod failed_without_a_peer;
+mod fence_on_the_later_request;
+mod fork_beside_regions;
 mod hop_limit_one;
 mod is_the_qp_empty;
 mod keys_in_the_wrong_byte_order;

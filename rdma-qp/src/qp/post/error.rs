@@ -12,7 +12,7 @@ use crate::wr_id::QueueKind;
 #[non_exhaustive]
 pub enum PostError {
     /// The queue has no room; or its last place is kept for a request that can make room.
-    #[error("{}", full(*.queue, *.depth, *.outstanding, .last_signaled.as_ref(), *.place_is_kept))]
+    #[error("{}", full(*.queue, *.depth, *.outstanding, *.last_signaled, *.place_is_kept))]
     QueueFull {
         /// The queue.
         queue: QueueKind,
@@ -20,8 +20,9 @@ pub enum PostError {
         depth: u32,
         /// Requests that hold room.
         outstanding: u64,
-        /// The last signaled request among them, whose completion makes room. `None`: there is none.
-        last_signaled: Option<Ticket>,
+        /// The last signaled request among them, whose completion makes room, by its number ([`Ticket::sequence`]). `None`:
+        /// there is none.
+        last_signaled: Option<u64>,
         /// The request was unsignaled like all that are outstanding, and there was one place left: a queue full of such
         /// requests could never make room again.
         place_is_kept: bool,
@@ -165,13 +166,7 @@ pub enum PostError {
     },
 }
 
-fn full(
-    queue: QueueKind,
-    depth: u32,
-    outstanding: u64,
-    last: Option<&Ticket>,
-    kept: bool,
-) -> String {
+fn full(queue: QueueKind, depth: u32, outstanding: u64, last: Option<u64>, kept: bool) -> String {
     let full = if kept { "as good as full" } else { "full" };
     let begin = format!(
         "the {queue} is {full}: {outstanding} of {depth} requests are outstanding or not polled"
@@ -186,7 +181,7 @@ fn full(
             }
         ),
         (QueueKind::Send, Some(last)) => {
-            format!("{begin}; poll the CQ: the last signaled request is {last}")
+            format!("{begin}; poll the CQ: the last signaled request is number {last}")
         }
         _ => format!("{begin}; poll the CQ"),
     }

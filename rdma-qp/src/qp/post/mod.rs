@@ -281,10 +281,8 @@ impl<T: Transport> Qp<T> {
             queue,
             depth: books.depth,
             outstanding: books.occupied(),
-            last_signaled: (!silent).then(|| {
-                let id = last_signaled.wrapping_sub(STEP);
-                Ticket::new(self.cqs.0, id, true)
-            }),
+            last_signaled: (!silent)
+                .then(|| crate::wr_id::sequence(last_signaled.wrapping_sub(STEP))),
             place_is_kept,
         }
     }
