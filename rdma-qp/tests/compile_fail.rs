@@ -7,6 +7,8 @@ use std::path::Path;
 /// The twins, compiled with this test.
 #[path = "compile_fail/twins"]
 mod twins {
+    #[path = "closed_qp_is_gone.rs"]
+    mod closed_qp_is_gone;
     #[path = "closed_region_is_gone.rs"]
     mod closed_region_is_gone;
     #[path = "cq_has_one_poller.rs"]
@@ -15,6 +17,10 @@ mod twins {
     mod failures_have_no_length;
     #[path = "mtu_is_not_a_number.rs"]
     mod mtu_is_not_a_number;
+    #[path = "posted_buffer_is_gone.rs"]
+    mod posted_buffer_is_gone;
+    #[path = "posting_threads_share_a_shared_qp.rs"]
+    mod posting_threads_share_a_shared_qp;
     #[path = "qp_has_one_poster.rs"]
     mod qp_has_one_poster;
     #[path = "region_is_not_a_slice.rs"]
@@ -25,18 +31,27 @@ mod twins {
     mod registered_memory_is_gone;
     #[path = "slice_does_not_outlive_its_region.rs"]
     mod slice_does_not_outlive_its_region;
+    #[path = "uc_has_no_read.rs"]
+    mod uc_has_no_read;
+    #[path = "ud_has_no_write.rs"]
+    mod ud_has_no_write;
 
     /// Their names, to be compared with the programs.
-    pub const NAMES: [&str; 9] = [
+    pub const NAMES: [&str; 14] = [
+        "closed_qp_is_gone",
         "closed_region_is_gone",
         "cq_has_one_poller",
         "failures_have_no_length",
         "mtu_is_not_a_number",
+        "posted_buffer_is_gone",
+        "posting_threads_share_a_shared_qp",
         "qp_has_one_poster",
         "region_is_not_a_slice",
         "region_is_not_indexed",
         "registered_memory_is_gone",
         "slice_does_not_outlive_its_region",
+        "uc_has_no_read",
+        "ud_has_no_write",
     ];
 }
 

@@ -1,0 +1,12 @@
+#![allow(dead_code, unused)]
+use rdma_qp::{NOTHING, PostFlags, Qp, SharedQp, op};
+
+fn post(mut qp: Qp, shared: SharedQp) {
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| qp.post(op::Send, NOTHING, PostFlags::empty()).is_ok());
+        }
+    });
+}
+
+fn main() {}

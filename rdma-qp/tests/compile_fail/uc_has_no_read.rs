@@ -1,0 +1,8 @@
+#![allow(dead_code, unused)]
+use rdma_qp::{MrSlice, PostFlags, Qp, Rc, RemoteAddr, Uc, op};
+
+fn read(rc: &mut Qp<Rc>, uc: &mut Qp<Uc>, local: MrSlice<'_>, remote: RemoteAddr) {
+    uc.post(op::Read { remote }, local, PostFlags::empty()).unwrap();
+}
+
+fn main() {}

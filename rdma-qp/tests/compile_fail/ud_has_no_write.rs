@@ -1,0 +1,8 @@
+#![allow(dead_code, unused)]
+use rdma_qp::{MrSlice, PostFlags, Qp, RemoteAddr, Uc, Ud, op};
+
+fn write(uc: &mut Qp<Uc>, ud: &mut Qp<Ud>, local: MrSlice<'_>, remote: RemoteAddr) {
+    ud.post(op::Write { remote }, local, PostFlags::empty()).unwrap();
+}
+
+fn main() {}
