@@ -246,7 +246,10 @@ impl Control<'_> {
             tracing::warn!(qp = %self.info.name(), state = ?facts.info.state, "the port is not active");
         }
         let modified = Modified { from, to, ignored };
-        Ok((modified, facts.map(|facts| longest(&facts.info, self.transport))))
+        Ok((
+            modified,
+            facts.map(|facts| longest(&facts.info, self.transport)),
+        ))
     }
 
     /// Says what is wrong with a modify of the QP in the state and on the port of `now`.
