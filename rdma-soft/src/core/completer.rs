@@ -52,6 +52,7 @@ impl Qp {
                 if !self.sq.recovering {
                     self.retry(shared);
                 }
+                self.sq.probing = false;
                 Ok(())
             }
             Syndrome::Nak(code) => {

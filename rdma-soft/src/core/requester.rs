@@ -43,6 +43,8 @@ pub(super) struct Requester {
     pub rnr_retries: u8,
     /// Went back since the last progress: further news of the same loss says nothing new.
     pub recovering: bool,
+    /// The oldest packet went out again to ask what came; the others wait for the answer.
+    pub probing: bool,
     ack_deadline: Option<Instant>,
     probe_deadline: Option<Instant>,
     /// The peer had no receive: nothing goes out before this.
@@ -91,6 +93,7 @@ impl Requester {
             retries: 0,
             rnr_retries: 0,
             recovering: false,
+            probing: false,
             ack_deadline: None,
             probe_deadline: None,
             rnr_until: None,
@@ -178,7 +181,7 @@ impl Requester {
         };
         self.cursor = (0, packet);
         self.fetches.clear();
-        self.recovering = true;
+        (self.recovering, self.probing) = (true, false);
         self.unasked = 0;
         self.round_trip.forget_sample();
     }
@@ -252,7 +255,10 @@ impl Qp {
             return Some(transmit);
         }
         let in_flight = Psn::distance(self.sq.una, psn).max(0) as u32;
-        let window = self.sq.window.size();
+        let window = match self.sq.probing {
+            true => 1,
+            false => self.sq.window.size(),
+        };
         // One request may always be in flight, however small the window.
         if in_flight > 0 && in_flight + span > window {
             return None;
@@ -501,7 +507,7 @@ impl Qp {
         let sq = &mut self.sq;
         sq.retries = self.attr.retry_cnt;
         sq.rnr_retries = self.attr.rnr_retry;
-        sq.recovering = false;
+        (sq.recovering, sq.probing) = (false, false);
         sq.window.acknowledged(packets);
         sq.round_trip.answered(sq.una, now);
         let una = sq.una;
@@ -558,10 +564,12 @@ impl Qp {
             self.stats.timeouts += 1;
             self.retry(shared);
         } else if self.sq.probe_deadline.is_some_and(|t| t <= now) {
-            // Ask again early. That is no retry: the timer of the retries runs on.
+            // Ask again early, with one packet: mostly the peer is only slow. That is no retry: the timer of
+            // the retries runs on. The last probe is followed by the others, for none will be.
             self.sq.probe_deadline = None;
             self.sq.round_trip.probed();
             self.sq.rewind();
+            self.sq.probing = self.sq.round_trip.probe_after().is_some();
         }
     }
 

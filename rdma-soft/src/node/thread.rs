@@ -168,6 +168,7 @@ fn run(node: &Node, waiters: &[Arc<OwnedFd>]) {
         let Some(mut driver) = node.try_driver() else {
             // Whoever has the engine is at work; to wait at the lock would cost them a wake-up.
             sleeper.sleep(&mut fds[..1], Some(FIRST_NAP));
+            eager = eager.saturating_sub(1);
             continue;
         };
         let now = node.clock.now();

@@ -332,3 +332,74 @@ fn an_rnr_nak_that_comes_twice_counts_once() {
     p.net.settle();
     assert_eq!(p.net.ends(0), [(1, OK)]);
 }
+
+/// With an acknowledgement timer that runs for 67 ms: longer than it takes to ask.
+fn patient() -> Conn {
+    Conn {
+        timeout: 14,
+        ..Conn::default()
+    }
+}
+
+/// A peer that is only slow is asked with one packet: it does not get the whole window again before it has
+/// answered.
+#[test]
+fn a_slow_peer_is_asked_with_one_packet() {
+    let mut p = pair(&patient());
+    let write = |remote, mark| wqe(mark, SendOp::Write { remote, imm: None }, &[p.a.sge(0, 64)]);
+    let remote = p.b.remote(0);
+    // A first answer, after which the round trip is known.
+    p.net.send(0, p.qa, write(remote, 0));
+    p.net.settle();
+    p.net.by_hand();
+    for mark in 1..=16 {
+        p.net.send(0, p.qa, write(remote, mark));
+    }
+    let first = p.net.frames();
+    assert_eq!(first.len(), 16);
+    let mut asked = p.net.frames();
+    while asked.is_empty() {
+        assert!(p.net.step());
+        asked = p.net.frames();
+    }
+    assert_eq!(asked.len(), 1);
+    assert_eq!(asked[0].bytes, first[0].bytes);
+    for frame in first.iter().chain(&asked) {
+        p.net.deliver(frame);
+    }
+    // One acknowledgement may speak for all.
+    let answers = p.net.frames();
+    p.net.deliver(answers.last().unwrap());
+    assert_eq!(p.net.frames().len(), 0);
+    let expected: Vec<_> = (0..=16).map(|mark| (mark, OK)).collect();
+    assert_eq!(p.net.ends(0), expected);
+    assert_eq!(p.net.nodes[0].engine.counters().tx_retransmitted, 1);
+}
+
+/// Where packets were lost, the answer to the one that asked brings the others.
+#[test]
+fn the_answer_to_a_probe_brings_what_was_lost() {
+    let mut p = pair(&patient());
+    let write = |remote, mark| wqe(mark, SendOp::Write { remote, imm: None }, &[p.a.sge(0, 64)]);
+    let remote = p.b.remote(0);
+    p.net.send(0, p.qa, write(remote, 0));
+    p.net.settle();
+    p.net.by_hand();
+    for mark in 1..=16 {
+        p.net.send(0, p.qa, write(remote, mark));
+    }
+    assert_eq!(p.net.frames().len(), 16, "all are lost");
+    while p.net.nodes[0].done.len() < 17 {
+        assert!(p.net.step());
+        loop {
+            let frames = p.net.frames();
+            if frames.is_empty() {
+                break;
+            }
+            frames.iter().for_each(|frame| p.net.deliver(frame));
+        }
+    }
+    assert!(p.net.ends(0).iter().all(|end| end.1 == OK));
+    assert_eq!(p.net.nodes[0].engine.counters().tx_retransmitted, 16);
+    assert_eq!(p.net.nodes[0].engine.counters().timeouts, 0);
+}
