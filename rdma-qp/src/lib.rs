@@ -42,6 +42,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! The [`guide`] explains states, memory, transports, posting and errors, with examples.
+//!
 //! # What it keeps
 //!
 //! * **Lifetimes.** Everything keeps what it was made from alive; any drop order is fine, and nothing panics when the
@@ -68,6 +70,7 @@ mod errno;
 pub mod exchange;
 mod fd;
 mod gid;
+pub mod guide;
 pub mod lint;
 mod mcast;
 mod mr;

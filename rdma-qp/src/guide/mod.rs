@@ -1,0 +1,16 @@
+//! A guide: how Queue Pairs are used, and what to do when they fail. Every example runs on the software device.
+
+#[doc = include_str!("states.md")]
+pub mod states {}
+
+#[doc = include_str!("memory.md")]
+pub mod memory {}
+
+#[doc = include_str!("transports.md")]
+pub mod transports {}
+
+#[doc = include_str!("posting.md")]
+pub mod posting {}
+
+#[doc = include_str!("errors.md")]
+pub mod errors {}
