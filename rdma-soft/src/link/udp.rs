@@ -171,7 +171,7 @@ pub struct Bound {
 
 impl UdpLink {
     /// Bytes that a socket's buffers should hold; the system may allow fewer.
-    const BUFFER: usize = 8 << 20;
+    const BUFFER: usize = 32 << 20;
 
     /// Bytes that [`send_run`](UdpLink::send_run) takes at most, and [`recv`](UdpLink::recv) gives: those of
     /// the longest UDP datagram over IPv4.

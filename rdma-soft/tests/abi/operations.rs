@@ -236,7 +236,8 @@ fn inline_data_is_taken_when_it_is_posted() {
             request.send_flags |= IBV_SEND_INLINE.bits();
             assert_eq!(x.send(&mut request), EINVAL);
             let word = Buf::new(x, 8);
-            let mut request = rdma(IBV_WR_RDMA_READ, 1, &mut [word.sge(0, 8)], &to, 0);
+            let mut sges = [word.sge(0, 8)];
+            let mut request = rdma(IBV_WR_RDMA_READ, 1, &mut sges, &to, 0);
             request.send_flags |= IBV_SEND_INLINE.bits();
             assert_eq!(
                 x.send(&mut request),

@@ -79,8 +79,8 @@ impl Member {
         let at = Member::RECEIVES as usize * Member::ROOM;
         self.buf.write(at, &pattern(seed, LEN));
         let ah = Ah::new(&self.end, group);
-        let sge = self.buf.sge(at, LEN);
-        let mut wr = datagram(seed.into(), &mut [sge], &ah, GROUP_QPN, QKEY);
+        let mut sges = [self.buf.sge(at, LEN)];
+        let mut wr = datagram(seed.into(), &mut sges, &ah, GROUP_QPN, QKEY);
         assert_eq!(self.qp.send(&mut wr), 0, "{}", why());
         ok(self.end.sent());
     }

@@ -33,7 +33,8 @@ fn arrived(usual: u8, class: u8, hop_limit: u8) -> Vec<u8> {
     let ah = Ah { ah };
     let (from, to) = (Buf::new(&p, 8), Buf::new(&q, 48));
     assert_eq!(y.recv(1, &mut [to.sge(0, 48)]), 0);
-    let mut wr = datagram(1, &mut [from.sge(0, 8)], &ah, y.num(), QKEY);
+    let mut sges = [from.sge(0, 8)];
+    let mut wr = datagram(1, &mut sges, &ah, y.num(), QKEY);
     assert_eq!(x.send(&mut wr), 0);
     ok(p.sent());
     ok(q.received());
@@ -73,7 +74,8 @@ fn frames_come_from_the_port_of_their_flow() {
     let (x, y) = pair(&a, &b, Options::default());
     let (from, to) = (Buf::new(&x, 4096), Buf::new(&y, 4096));
     let data = from.fill(3);
-    let mut write = rdma(IBV_WR_RDMA_WRITE, 1, &mut [from.sge(0, 4096)], &to, 0);
+    let mut sges = [from.sge(0, 4096)];
+    let mut write = rdma(IBV_WR_RDMA_WRITE, 1, &mut sges, &to, 0);
     assert_eq!(x.send(&mut write), 0);
     ok(x.sent());
     assert!(to.read(0, 4096) == data);

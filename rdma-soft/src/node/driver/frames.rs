@@ -16,6 +16,10 @@ use crate::link::{
 };
 use crate::wire::ROCE_PORT;
 
+/// Who sends so many packets takes as many from the sockets before the next ones: acknowledgements open
+/// the window in time, and where both ends send as fast as they can, neither overruns the other's buffer.
+const FAIR: u32 = 16;
+
 impl Driver {
     /// Takes `most` datagrams from the sockets, or some more that came with them, if there are as many; gives
     /// their number.
@@ -106,6 +110,9 @@ impl Driver {
         }
         let mut count = 0;
         while count < most && self.waiting.is_empty() {
+            if count > 0 && count.is_multiple_of(FAIR) {
+                self.receive(now, FAIR);
+            }
             // Frames whose delay is over go before new ones.
             if let Some(frame) = self.faults.as_mut().and_then(|f| f.poll(now)) {
                 count += 1;
