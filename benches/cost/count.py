@@ -109,8 +109,8 @@ def part(cost, belongs):
 
 
 def places(binary, cost):
-    """For each non-provider instruction: what it costs, and the inlined functions that it is of, innermost first, as
-    (name, file, line)."""
+    """For each non-provider instruction: its address, what it costs, and the inlined functions that it is of, innermost
+    first, as (name, file, line)."""
     symbols = subprocess.run(["nm", "--demangle", binary], capture_output=True, text=True, check=True).stdout
     starts = {row[19:]: int(row[:16], 16) for row in symbols.splitlines() if row[17:18] in "tT"}
     wanted = [(f, a) for f, a in sorted(cost) if f in starts and not PROVIDER.search(f)]
@@ -120,13 +120,14 @@ def places(binary, cost):
     ).stdout
     for where, chain in zip(wanted, re.split(r"^0x[0-9a-f]+\n", told, flags=re.M)[1:]):
         rows = chain.splitlines()
-        yield cost[where], [(name, *place.rpartition(":")[::2]) for name, place in zip(rows[::2], rows[1::2])]
+        address = starts[where[0]] + where[1]
+        yield address, cost[where], [(name, *place.rpartition(":")[::2]) for name, place in zip(rows[::2], rows[1::2])]
 
 
 def lines(binary, cost, root):
     """The non-provider instructions by the innermost source line of ours, in the order of the source."""
     by_line = collections.Counter()
-    for spent, chain in places(binary, cost):
+    for _, spent, chain in places(binary, cost):
         ours = [(file, line) for _, file, line in chain if file.startswith(f"{root}/")]
         by_line[ours[0] if ours else chain[0][1:]] += spent
     for (file, line), spent in sorted(by_line.items(), key=lambda item: (item[0][0], int(re.match(r"\d*", item[0][1])[0] or 0))):
@@ -136,14 +137,24 @@ def lines(binary, cost, root):
         yield spent, f"{path.relative_to(root) if path.is_relative_to(root) else path}:{number}", text
 
 
+def listing(binary, cost):
+    """What most requests run through outside the provider, instruction by instruction, each with its innermost line."""
+    text = subprocess.run(["objdump", "-d", "--no-show-raw-insn", binary], capture_output=True, text=True, check=True).stdout
+    code = dict(re.findall(r"^ +([0-9a-f]+):\t(.*)$", text, flags=re.M))
+    for where, spent, chain in places(binary, cost):
+        if spent >= 0.5:
+            name, file, line = chain[0]
+            yield f"{code.get(f'{where:x}', '').strip():<56} {pathlib.Path(file).name}:{line} {name}"
+
+
 def checks(binary, cost):
     """The non-provider instructions by what they are for."""
     found = collections.Counter()
-    for spent, chain in places(binary, cost):
+    for _, spent, chain in places(binary, cost):
         names = [re.sub(r"<.*", "", name).rpartition("::")[2] for name, _, _ in chain]
         # The innermost function that says what an instruction is for; one of the library that none of these stands for
         # appears under its own name.
-        unknown = next((name for name, (_, file, _) in zip(names, chain) if "/rdma-qp/" in file), "the loop")
+        unknown = next((name for name, (_, file, _) in zip(names, chain) if "/rdma-qp/" in file and not CALLER.search(name)), "the loop")
         found[next((FOR[name] for name in names if name in FOR), unknown)] += spent
     return found
 
@@ -182,6 +193,7 @@ def main():
     parser.add_argument("--root", type=pathlib.Path, help="the folder that names of files are relative to")
     parser.add_argument("--quick", action="store_true", help="only what the last line needs, and no times")
     parser.add_argument("--lines", action="append", default=[], metavar="LOOP", help="also print this loop line by line")
+    parser.add_argument("--instructions", action="append", default=[], metavar="LOOP", help="also list this loop's instructions")
     options = parser.parse_args()
     loops, times = {}, {}
     for path in filter(None, [options.program, options.beside]):
@@ -211,6 +223,8 @@ def main():
         print(f"\n{name}, instructions per request by source line")
         for spent, where, text in lines(loops[name][0], costs[name], options.root):
             print(f"{spent:>7.2f}  {where:<40} {text}")
+    for name in options.instructions:
+        print(f"\n{name}, instruction by instruction", *listing(loops[name][0], costs[name]), sep="\n")
     if not options.quick:
         columns = {name: checks(options.program, costs[name]) for name in ("unsafe", "safe", "safe-lists")}
         print("\nwhat the instructions are for" + "".join(f"{name:>12}" for name in columns))

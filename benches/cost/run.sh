@@ -2,7 +2,7 @@
 # What a work request costs: instructions, time and allocations per signaled SEND of one range, in C, in Rust at the unsafe
 # level and through the safe layer, over a provider that does nothing. README.md beside this folder explains the table.
 #
-#   benches/cost/run.sh [--quick] [--lines LOOP]...
+#   benches/cost/run.sh [--quick] [--lines LOOP]... [--instructions LOOP]...
 #
 # The last line is `raw R safe I tight T`: instructions of the unsafe level over those of C `fields`; of the safe layer, one
 # request at a time; of the safe layer, 32 requests at a time. The status is 1 where the safe loops allocate or lock.

@@ -27,7 +27,9 @@ macro_rules! post {
         let mut guard = $qp.start_post_send();
         for i in $first..$first + $count {
             let (offset, len) = place(i);
-            let request = guard.construct_wr(i, WorkRequestFlags::Signaled).setup_send();
+            let request = guard
+                .construct_wr(i, WorkRequestFlags::Signaled)
+                .setup_send();
             // SAFETY: the memory behind the key lives as long as the program.
             unsafe { request.setup_sge($lkey, $addr + offset as u64, len as u32) };
         }
@@ -108,7 +110,12 @@ fn main() -> Outcome {
         for _ in 0..QPS {
             let mut builder = pd.create_qp_builder();
             builder.setup_max_send_wr(2 * LIST as u32);
-            qps.push(builder.setup_send_cq(cq.clone()).setup_recv_cq(cq.clone()).build()?);
+            qps.push(
+                builder
+                    .setup_send_cq(cq.clone())
+                    .setup_recv_cq(cq.clone())
+                    .build()?,
+            );
         }
         let body = move |n| match lists {
             false => loop_basic(&mut qps, &cq, addr, lkey, n),
@@ -122,7 +129,12 @@ fn main() -> Outcome {
         for _ in 0..QPS {
             let mut builder = pd.create_qp_builder();
             builder.setup_max_send_wr(2 * LIST as u32);
-            qps.push(builder.setup_send_cq(cq.clone()).setup_recv_cq(cq.clone()).build_ex()?);
+            qps.push(
+                builder
+                    .setup_send_cq(cq.clone())
+                    .setup_recv_cq(cq.clone())
+                    .build_ex()?,
+            );
         }
         let body = move |n| match lists {
             false => loop_extended(&mut qps, &cq, addr, lkey, n),
