@@ -16,6 +16,7 @@ mod multicast;
 mod pair;
 mod posts;
 mod run;
+mod safe;
 mod setting;
 mod shapes;
 mod srq;
@@ -47,5 +48,6 @@ pub fn checks(quick: bool) -> Vec<Check> {
     all.extend(cq::checks());
     all.extend(extended::checks());
     all.extend(memory::checks());
+    all.extend(safe::checks(quick));
     all
 }

@@ -83,6 +83,12 @@ impl Device {
         }
     }
 
+    /// Where its functions come from.
+    #[must_use]
+    pub fn verbs(&self) -> Verbs {
+        self.verbs
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
