@@ -12,6 +12,7 @@ mod fake;
 mod pending;
 
 mod acknowledged_one_by_one;
+mod address_of_a_unicast_host_as_a_group;
 mod asleep_over_a_completion;
 mod bare_errno_22;
 mod completions_of_a_former_life;
@@ -27,7 +28,9 @@ mod keys_in_the_wrong_byte_order;
 mod lid_addressing_on_ethernet;
 mod link_local_gid_goes_nowhere;
 mod old_query_port;
+mod payload_starts_at_byte_40;
 mod port_that_is_down;
+mod qkey_with_the_high_bit;
 mod read_depth_of_the_peer;
 mod retry_count_out_of_range;
 mod rocev1_entry_first;

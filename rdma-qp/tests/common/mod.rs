@@ -1,6 +1,8 @@
 //! Two connected ends in one process, on the software device.
 #![allow(dead_code)]
 
+pub mod datagram;
+
 use std::time::Duration;
 
 use rdma_qp::{Access, Cq, Device, Memory, Mr, Pd, Peer, Qp, Timing};

@@ -719,6 +719,43 @@ unsafe extern "C" fn post_srq_recv(
     95
 }
 
+unsafe extern "C" fn create_ah(pd: *mut ibv_pd, _: *mut ibv_ah_attr) -> *mut ibv_ah {
+    // SAFETY: the caller passes a live PD of this provider.
+    let context = unsafe { (*pd).context };
+    let errno = called(context, "create_ah");
+    if errno != 0 {
+        return null(errno);
+    }
+    born(context, "ah");
+    Box::into_raw(Box::new(ibv_ah {
+        context,
+        pd,
+        ..ibv_ah::zeroed()
+    }))
+}
+
+unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
+    // SAFETY: the caller passes a live address handle of this provider.
+    let context = unsafe { (*ah).context };
+    let errno = called(context, "destroy_ah");
+    if errno == 0 {
+        died(context, "ah");
+        // SAFETY: made by `create_ah`, destroyed once.
+        drop(unsafe { Box::from_raw(ah) });
+    }
+    errno
+}
+
+unsafe extern "C" fn attach_mcast(qp: *mut ibv_qp, _: *const ibv_gid, _: u16) -> c_int {
+    // SAFETY: the caller passes a live QP of this provider.
+    called(unsafe { (*qp).context }, "attach_mcast")
+}
+
+unsafe extern "C" fn detach_mcast(qp: *mut ibv_qp, _: *const ibv_gid, _: u16) -> c_int {
+    // SAFETY: the caller passes a live QP of this provider.
+    called(unsafe { (*qp).context }, "detach_mcast")
+}
+
 /// Its table.
 pub fn verbs() -> Verbs {
     // SAFETY: what is in there keeps the contract of libibverbs, as far as a test does not make it break it.
@@ -755,6 +792,10 @@ pub fn functions() -> Functions {
         modify_qp,
         query_qp,
         destroy_qp,
+        create_ah,
+        destroy_ah,
+        attach_mcast,
+        detach_mcast,
         ..**rdma_soft::verbs()
     }
 }

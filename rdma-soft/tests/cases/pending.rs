@@ -53,17 +53,7 @@ const LINES: &[(&str, WaitsFor, &str)] = &[
         Doctor,
         "a datagram buffer needs payload + 40",
     ),
-    (
-        "payload_starts_at_byte_40",
-        SafeLayer,
-        "header and payload apart; buffers below 40 refused",
-    ),
     ("qkey_with_the_high_bit", Doctor, "both Q_Keys are printed"),
-    (
-        "qkey_with_the_high_bit",
-        SafeLayer,
-        "generated Q_Keys never have the high bit",
-    ),
     (
         "message_over_the_limit",
         Doctor,
