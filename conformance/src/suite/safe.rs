@@ -514,9 +514,9 @@ impl Play<'_> {
         let (mut a, mut b) = (End { place: a, qp: qp_a }, End { place: b, qp: qp_b });
         let qkey = QKey::new(0x1122_3344).map_err(told)?;
         let options = PathOptions::default();
-        let gid = a.place.gid.clone();
+        let gid = a.place.gid;
         a.qp.activate(gid, qkey, options).map_err(told)?;
-        let gid = b.place.gid.clone();
+        let gid = b.place.gid;
         let there = b.qp.activate(gid, qkey, options).map_err(told)?;
         let to = a.qp.destination(&there).map_err(told)?;
         self.fill(&a.place, &b.place)?;
@@ -583,7 +583,7 @@ fn post_any<T: Shared>(
 /// Both to RTR, then both to RTS.
 fn connect<T: Connects>(a: &mut End<T>, b: &mut End<T>) -> Result<(), Trouble> {
     let describe = |end: &mut End<T>| -> Result<Peer, Trouble> {
-        let endpoint = end.qp.endpoint(end.place.gid.clone()).map_err(told)?;
+        let endpoint = end.qp.endpoint(end.place.gid).map_err(told)?;
         let regions = vec![end.place.mr.remote()];
         Ok(Peer { endpoint, regions })
     };

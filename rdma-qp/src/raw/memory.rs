@@ -190,8 +190,8 @@ unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
     use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
     let mut done = 0;
     while done < len {
-        let words =
-            (to as usize + done) % 8 == 0 && (from as usize + done) % 8 == 0 && len - done >= 8;
+        let aligned = |start: usize| (start + done).is_multiple_of(8);
+        let words = aligned(to as usize) && aligned(from as usize) && len - done >= 8;
         // SAFETY: `done < len`, or 8 bytes are left and both sides are aligned to 8: each access lies in its range.
         unsafe {
             if words {
