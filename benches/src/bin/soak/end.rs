@@ -104,12 +104,7 @@ fn create(pd: &Pd, cq: &Cq, srq: Option<&Srq>) -> Result<Qp<Rc>, rdma_qp::Create
 }
 
 impl End {
-    pub fn new(
-        pd: &Pd,
-        cq: &Cq,
-        srq: Option<&Srq>,
-        index: usize,
-    ) -> Result<End, Box<dyn Error>> {
+    pub fn new(pd: &Pd, cq: &Cq, srq: Option<&Srq>, index: usize) -> Result<End, Box<dyn Error>> {
         let receives = match srq {
             Some(_) => None,
             None => Some(pd.buffers(RECEIVES, LONGEST as usize)?),
@@ -216,16 +211,26 @@ impl End {
         };
         // Every second one has a completion.
         let silent = matches!(kind, Kind::Message | Kind::Write)
-            && self.waiting.back().is_none_or(|last| last.ticket.is_signaled())
+            && self
+                .waiting
+                .back()
+                .is_none_or(|last| last.ticket.is_signaled())
             && random.once_in(3);
-        let flags = if silent { PostFlags::UNSIGNALED } else { PostFlags::empty() };
+        let flags = if silent {
+            PostFlags::UNSIGNALED
+        } else {
+            PostFlags::empty()
+        };
         let len = HEADER as u64 + random.below(1024);
         let local = SLOTS + self.requests % (2 * WINDOW as u64) * SLOT;
         let there = |offset| remote.at(self.at(offset) as u64);
         let slice = |len| place.mr.slice(self.at(local), len as usize);
         let ticket = match kind {
             Kind::Message if random.once_in(4) => {
-                let write = op::WriteImm { remote: there(LANDING), imm: self.messages as u32 };
+                let write = op::WriteImm {
+                    remote: there(LANDING),
+                    imm: self.messages as u32,
+                };
                 self.qp.post(write, slice(len)?, flags)?
             }
             Kind::Message => {
@@ -235,20 +240,31 @@ impl End {
                 self.qp.post_buffer(op::Send, buffer, flags)?
             }
             Kind::Write => {
-                let write = op::Write { remote: there(LANDING) };
+                let write = op::Write {
+                    remote: there(LANDING),
+                };
                 self.qp.post(write, slice(len)?, flags)?
             }
             Kind::Read(from) => {
-                let read = op::Read { remote: there(STAMP + from) };
+                let read = op::Read {
+                    remote: there(STAMP + from),
+                };
                 self.qp.post(read, slice(len)?, flags)?
             }
             Kind::Add(_) => {
-                let add = op::FetchAdd { remote: there(ADDED), add: 1 };
+                let add = op::FetchAdd {
+                    remote: there(ADDED),
+                    add: 1,
+                };
                 self.qp.post(add, slice(8)?, flags)?
             }
             Kind::Swap(compare) => {
                 let remote = there(SWAPPED);
-                let swap = op::CompareSwap { remote, compare, swap: compare + 1 };
+                let swap = op::CompareSwap {
+                    remote,
+                    compare,
+                    swap: compare + 1,
+                };
                 self.qp.post(swap, slice(8)?, flags)?
             }
         };
@@ -266,7 +282,13 @@ impl End {
         self.requests += 1;
         self.send.posted += 1;
         let at = Instant::now();
-        self.waiting.push_back(Posted { ticket, kind, local, len, at });
+        self.waiting.push_back(Posted {
+            ticket,
+            kind,
+            local,
+            len,
+            at,
+        });
     }
 
     /// Posts a WRITE with a completion; to a place that the peer has not offered, if it is to fail.
@@ -293,7 +315,9 @@ impl End {
             self.recv.count(done);
             let buffer = self.qp.take_buffer(done);
             if buffer.is_none() {
-                place.common.wrong(format_args!("no buffer comes back with {done:?}"));
+                place
+                    .common
+                    .wrong(format_args!("no buffer comes back with {done:?}"));
             }
             self.received(place, done, buffer.as_deref());
         }
@@ -303,13 +327,18 @@ impl End {
         // Those before it that said nothing have succeeded.
         let posted = loop {
             let Some(posted) = self.waiting.pop_front() else {
-                return place.common.wrong(format_args!("{done:?} is of no request, or came twice"));
+                return place
+                    .common
+                    .wrong(format_args!("{done:?} is of no request, or came twice"));
             };
             if posted.ticket == done.ticket {
                 break posted;
             }
             if posted.ticket.is_signaled() {
-                place.common.wrong(format_args!("{} has no completion before {done:?}", posted.ticket));
+                place.common.wrong(format_args!(
+                    "{} has no completion before {done:?}",
+                    posted.ticket
+                ));
             }
             self.succeeded_silently(posted.kind);
         };
@@ -355,7 +384,12 @@ impl End {
         if let Err(error) = place.mr.read_at(self.at(posted.local), &mut bytes) {
             return Some(error.to_string());
         }
-        (bytes != expected).then(|| format!("request {} brought {bytes:?}, not {expected:?}", posted.ticket))
+        (bytes != expected).then(|| {
+            format!(
+                "request {} brought {bytes:?}, not {expected:?}",
+                posted.ticket
+            )
+        })
     }
 
     /// Checks a message that came in, or not.
@@ -392,7 +426,10 @@ impl End {
                 Some(Fate::Done) if !posted.ticket.is_signaled() => {
                     self.succeeded_silently(posted.kind);
                 }
-                fate => place.common.wrong(format_args!("after a drain {} has the fate {fate:?}", posted.ticket)),
+                fate => place.common.wrong(format_args!(
+                    "after a drain {} has the fate {fate:?}",
+                    posted.ticket
+                )),
             }
         }
         for (done, kind) in self.failures.drain(..) {
@@ -414,8 +451,17 @@ impl End {
                 .or_else(|| wrong_at_rest(&recv, &self.recv, 0, 0))
                 .or_else(|| {
                     let pools = [Some(&self.sends), self.receives.as_ref()];
-                    let lost = pools.into_iter().flatten().find(|pool| pool.free() != pool.count());
-                    lost.map(|pool| format!("buffers are lost: {} of {} are there", pool.free(), pool.count()))
+                    let lost = pools
+                        .into_iter()
+                        .flatten()
+                        .find(|pool| pool.free() != pool.count());
+                    lost.map(|pool| {
+                        format!(
+                            "buffers are lost: {} of {} are there",
+                            pool.free(),
+                            pool.count()
+                        )
+                    })
                 })
         } else {
             wrong(&send, &self.send).or_else(|| wrong(&recv, &self.recv))

@@ -58,7 +58,11 @@ struct Hello([u64; 5]);
 
 impl Hello {
     fn swap(&self, control: &mut Control) -> Result<Hello, ExchangeError> {
-        let mine: Vec<u8> = self.0.iter().flat_map(|number| number.to_le_bytes()).collect();
+        let mine: Vec<u8> = self
+            .0
+            .iter()
+            .flat_map(|number| number.to_le_bytes())
+            .collect();
         let theirs = control.swap_bytes(&mine)?;
         let mut hello = Hello([0; 5]);
         for (number, bytes) in hello.0.iter_mut().zip(theirs.chunks_exact(8)) {
@@ -73,11 +77,18 @@ impl<'a> Link<'a> {
         let (who, device) = (&common.who, &common.device);
         let pd = device.alloc_pd()?;
         // One kind sleeps in the kernel, the other one naps.
-        let cq = if peer % 2 == 0 { device.create_cq(256)? } else { device.create_event_cq(256)? };
+        let cq = if peer % 2 == 0 {
+            device.create_cq(256)?
+        } else {
+            device.create_event_cq(256)?
+        };
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let mr = pd.register(Memory::zeroed(2 * PART as usize), access)?;
         let srq = pd.srq().depth(RECEIVES as u32).create()?;
-        let ends = [End::new(&pd, &cq, None, 0)?, End::new(&pd, &cq, Some(&srq), 1)?];
+        let ends = [
+            End::new(&pd, &cq, None, 0)?,
+            End::new(&pd, &cq, Some(&srq), 1)?,
+        ];
         for end in &ends {
             end.write_stamp(common, &mr)?;
         }
@@ -172,7 +183,11 @@ impl<'a> Link<'a> {
 
     fn recover(&mut self, index: usize, control: &mut Control) -> Result<bool, Box<dyn Error>> {
         let offered = [self.mr.remote()];
-        let how = Recovery { offered: &offered, timing: timing(), ..Recovery::new(self.gid) };
+        let how = Recovery {
+            offered: &offered,
+            timing: timing(),
+            ..Recovery::new(self.gid)
+        };
         let (qp, pool, tally) = self.ends[index].parts();
         let result = qp.recover(&[&self.cq], control, &how, LIMIT, |qp| {
             End::post_receives(qp, pool, tally)
@@ -183,7 +198,9 @@ impl<'a> Link<'a> {
                 self.ends[index].remote = Some(recovered.there.region(0)?);
                 Ok(true)
             }
-            Err(RecoverError { drained, reason, .. }) => {
+            Err(RecoverError {
+                drained, reason, ..
+            }) => {
                 self.take_drained(index, &drained);
                 match reason {
                     RecoverProblem::Exchange(_)
@@ -204,7 +221,11 @@ impl<'a> Link<'a> {
                 Err(_) => return Ok(Left::Lost),
             }
             if self.common.stopped() {
-                return Ok(if control.send(AGAIN).is_ok() { Left::Agreed } else { Left::Lost });
+                return Ok(if control.send(AGAIN).is_ok() {
+                    Left::Agreed
+                } else {
+                    Left::Lost
+                });
             }
             self.poll(Duration::from_millis(2))?;
             if self.ends.iter().any(|end| end.failed.is_some()) {
@@ -212,6 +233,10 @@ impl<'a> Link<'a> {
             }
             if turn % 16 == 0 {
                 self.check(false);
+            }
+            // In bursts, so that the machine has time for others.
+            if turn % 64 < 48 {
+                std::thread::sleep(self.random.time(Duration::from_millis(4)));
             }
             if rest_until > Instant::now() {
                 continue;
@@ -269,7 +294,11 @@ impl<'a> Link<'a> {
             };
         }
         tell(&format!("spurious {} {}", self.peer, self.peer_life));
-        Ok(if control.send(AGAIN).is_ok() { Left::Agreed } else { Left::Lost })
+        Ok(if control.send(AGAIN).is_ok() {
+            Left::Agreed
+        } else {
+            Left::Lost
+        })
     }
 
     /// The peer is gone: waits until both QPs have found out.
@@ -295,7 +324,10 @@ impl<'a> Link<'a> {
                 && !*told
             {
                 let about = format!("{} {}", self.peer, self.peer_life);
-                tell(&format!("failed {about} {index} {status} {}", age.as_micros()));
+                tell(&format!(
+                    "failed {about} {index} {status} {}",
+                    age.as_micros()
+                ));
                 *told = true;
             }
         }
@@ -313,8 +345,13 @@ impl<'a> Link<'a> {
     }
 
     fn take(&mut self, done: &Completion) -> Result<(), Box<dyn Error>> {
-        let Some(index) = self.ends.iter().position(|end| end.qp.qp_num() == done.qp_num) else {
-            self.common.wrong(format_args!("{done:?} is of no QP of this CQ"));
+        let Some(index) = self
+            .ends
+            .iter()
+            .position(|end| end.qp.qp_num() == done.qp_num)
+        else {
+            self.common
+                .wrong(format_args!("{done:?} is of no QP of this CQ"));
             return Ok(());
         };
         if done.queue != QueueKind::SharedRecv {
@@ -329,9 +366,12 @@ impl<'a> Link<'a> {
         self.shared.count(done);
         let buffer = self.srq.take_buffer(done);
         if buffer.is_none() || index != 1 {
-            self.common.wrong(format_args!("{done:?} is none of the SRQ's"));
+            self.common
+                .wrong(format_args!("{done:?} is none of the SRQ's"));
         }
-        self.with_place(index, |end, place, _| end.received(place, done, buffer.as_deref()));
+        self.with_place(index, |end, place, _| {
+            end.received(place, done, buffer.as_deref())
+        });
         drop(buffer);
         self.post_shared()
     }
@@ -348,7 +388,8 @@ impl<'a> Link<'a> {
             self.take_drained(index, &drained);
         }
         if let Some(done) = self.cq.poll()? {
-            self.common.wrong(format_args!("after the drain of all QPs there is {done:?}"));
+            self.common
+                .wrong(format_args!("after the drain of all QPs there is {done:?}"));
         }
         self.check(true);
         Ok(())
@@ -386,7 +427,8 @@ impl<'a> Link<'a> {
         }
         let left = self.pd.retired_regions();
         if left != 0 {
-            self.common.wrong(format_args!("{left} regions are retired"));
+            self.common
+                .wrong(format_args!("{left} regions are retired"));
         }
     }
 }

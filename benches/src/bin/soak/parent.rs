@@ -55,6 +55,8 @@ pub struct Parent<'a> {
     killed: HashMap<(usize, u64), Instant>,
     /// Since when not every pair is connected.
     incomplete: Option<Instant>,
+    /// Every pair was connected once.
+    started: bool,
     figures: Figures,
     sender: Sender<Line>,
     lines: Receiver<Line>,
@@ -86,20 +88,33 @@ pub fn run(how: &Soak) -> Result<ExitCode, Box<dyn Error>> {
         pairs: HashMap::new(),
         killed: HashMap::new(),
         incomplete: Some(now),
+        started: false,
         figures: Figures::default(),
         sender,
         lines,
     };
     if !how.json {
-        println!("{WORKERS} workers, {} s, {} kills, seed {}", how.seconds, how.kills, how.seed);
+        println!(
+            "{WORKERS} workers, {} s, {} kills, seed {}",
+            how.seconds, how.kills, how.seed
+        );
     }
     for slot in 0..WORKERS {
         let child = Some(parent.spawn(slot, 0)?);
-        parent.slots.push(Slot { life: 0, child, restart: now, ended: false });
+        parent.slots.push(Slot {
+            life: 0,
+            child,
+            restart: now,
+            ended: false,
+        });
     }
     let result = parent.watch().and_then(|()| parent.stop());
     // Whatever happened, none outlives this process.
-    for child in parent.slots.iter_mut().filter_map(|slot| slot.child.as_mut()) {
+    for child in parent
+        .slots
+        .iter_mut()
+        .filter_map(|slot| slot.child.as_mut())
+    {
         let _ = child.kill();
         let _ = child.wait();
     }
@@ -108,7 +123,11 @@ pub fn run(how: &Soak) -> Result<ExitCode, Box<dyn Error>> {
     figures.seconds = parent.start.elapsed().as_secs();
     figures.judge_use();
     figures.print(how)?;
-    Ok(if figures.is_good(how) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if figures.is_good(how) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 impl Parent<'_> {
@@ -127,11 +146,24 @@ impl Parent<'_> {
             let lines = out.map(BufReader::new).into_iter().flat_map(BufRead::lines);
             for text in lines.map_while(Result::ok) {
                 let text = Some(text);
-                if sender.send(Line { slot, life, at: Instant::now(), text }).is_err() {
+                if sender
+                    .send(Line {
+                        slot,
+                        life,
+                        at: Instant::now(),
+                        text,
+                    })
+                    .is_err()
+                {
                     return;
                 }
             }
-            let _ = sender.send(Line { slot, life, at: Instant::now(), text: None });
+            let _ = sender.send(Line {
+                slot,
+                life,
+                at: Instant::now(),
+                text: None,
+            });
         });
         Ok(child)
     }
@@ -160,13 +192,16 @@ impl Parent<'_> {
                     self.slots[slot].child = Some(child);
                 }
             }
-            if now >= next_kill && now + tail < end && self.figures.kills < self.how.kills {
+            let due = self.started && now >= next_kill && now + tail < end;
+            if due && self.figures.kills < self.how.kills {
                 if self.kill()? {
                     let left = (end - tail).saturating_duration_since(now);
-                    let rest = u32::try_from(self.how.kills - self.figures.kills).unwrap_or(u32::MAX);
-                    // From 0.2 to 1.6 of the mean.
+                    let rest =
+                        u32::try_from(self.how.kills - self.figures.kills).unwrap_or(u32::MAX);
+                    // From 0.2 to 1.6 of the mean, and the last one is not too late.
                     let mean = left / rest.max(1);
-                    next_kill = now + mean / 5 + self.random.time(mean * 7 / 5);
+                    let wait = mean / 5 + self.random.time(mean * 7 / 5);
+                    next_kill = now + wait.min(left.saturating_sub(Duration::from_millis(100)));
                 } else {
                     next_kill = now + Duration::from_millis(100);
                 }
@@ -201,7 +236,10 @@ impl Parent<'_> {
         // What it saw is of no matter any more.
         self.pairs.retain(|(who, _, _, _), _| *who != slot);
         self.figures.kills += 1;
-        let watched = self.pairs.keys().filter(|(_, _, peer, of)| (*peer, *of) == (slot, life));
+        let watched = self
+            .pairs
+            .keys()
+            .filter(|(_, _, peer, of)| (*peer, *of) == (slot, life));
         if watched.count() == 0 {
             self.figures.unwatched += 1;
         }
@@ -209,7 +247,15 @@ impl Parent<'_> {
         Ok(true)
     }
 
-    fn hear(&mut self, Line { slot, life, at, text }: Line) {
+    fn hear(
+        &mut self,
+        Line {
+            slot,
+            life,
+            at,
+            text,
+        }: Line,
+    ) {
         let killed = self.killed.contains_key(&(slot, life));
         let Some(text) = text else {
             if !killed && !self.slots[slot].ended {
@@ -219,22 +265,34 @@ impl Parent<'_> {
             return;
         };
         let (word, rest) = text.split_once(' ').unwrap_or((&text, ""));
-        let numbers: Vec<u64> = rest.split(' ').map_while(|number| number.parse().ok()).collect();
+        let numbers: Vec<u64> = rest
+            .split(' ')
+            .map_while(|number| number.parse().ok())
+            .collect();
         match (word, &numbers[..]) {
             ("wrong", _) => self.wrong(format!("worker {slot}.{life}: {rest}")),
             ("end", _) => self.slots[slot].ended = true,
             ("use", &[resident, open, done]) => {
-                let sample = Sample { at: at - self.start, resident, open };
+                let sample = Sample {
+                    at: at - self.start,
+                    resident,
+                    open,
+                };
                 self.figures.used(slot, life, sample, done);
             }
             // What a worker said before it was killed may come late.
             _ if killed => {}
             ("up", &[peer, of]) => {
-                let seen = Seen { up: at, lost: false, failed: [false; 2] };
+                let seen = Seen {
+                    up: at,
+                    lost: false,
+                    failed: [false; 2],
+                };
                 self.pairs.insert((slot, life, peer as usize, of), seen);
                 self.figures.connections += 1;
                 if self.all_connected() {
                     self.incomplete = None;
+                    self.started = true;
                 }
             }
             ("spurious", _) => self.figures.spurious += 1,
@@ -260,13 +318,18 @@ impl Parent<'_> {
         let Some(since) = self.killed.get(&(peer, of)).copied() else {
             // A QP alone may find its peer too slow; the worker says so then.
             if failed.is_none() && !self.slots[who].ended {
-                self.wrong(format!("worker {who} lost worker {peer}.{of}, which is alive"));
+                self.wrong(format!(
+                    "worker {who} lost worker {peer}.{of}, which is alive"
+                ));
             }
             return;
         };
         let Some(seen) = self.pairs.get_mut(&pair) else {
             return;
         };
+        if failed.map_or(seen.lost, |(index, _, _)| seen.failed[index]) {
+            return;
+        }
         // Connected at the moment of the kill, it may have said so afterwards.
         let took = at.saturating_duration_since(since.max(seen.up));
         let (took, bound) = match failed {
@@ -280,8 +343,10 @@ impl Parent<'_> {
                 (took.min(age), active())
             }
         };
-        self.figures.detected(failed.map(|(_, status, _)| status), took);
+        self.figures
+            .detected(failed.map(|(_, status, _)| status), took);
         if took > bound {
+            self.figures.missed.insert((peer, of));
             self.wrong(format!(
                 "worker {who} saw the death of worker {peer}.{of} after {took:?}, not within {bound:?}: {failed:?}"
             ));
@@ -300,8 +365,12 @@ impl Parent<'_> {
             // Requests may have been posted only when the channel told.
             let missing = !seen.lost || seen.failed != [true; 2];
             if passed > PASSIVE + active() + Duration::from_millis(500) && missing {
-                late.push(format!("{pair:?} has not seen a death: {} {:?}", seen.lost, seen.failed));
+                late.push(format!(
+                    "{pair:?} has not seen a death: {} {:?}",
+                    seen.lost, seen.failed
+                ));
                 (seen.lost, seen.failed) = (true, [true; 2]);
+                self.figures.missed.insert((pair.2, pair.3));
             }
         }
         for what in late {

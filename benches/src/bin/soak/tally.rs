@@ -28,11 +28,8 @@ impl Tally {
 /// What is wrong with an account at any time: every accepted request is in exactly one place, and nothing was posted that is
 /// not in it.
 pub fn wrong(account: &Account, mine: &Tally) -> Option<String> {
-    let sum = account.succeeded
-        + account.failed
-        + account.flushed
-        + account.discarded
-        + account.pending;
+    let sum =
+        account.succeeded + account.failed + account.flushed + account.discarded + account.pending;
     let fits = account.accepted == sum
         && account.accepted >= mine.posted
         && account.succeeded >= mine.succeeded
@@ -58,6 +55,8 @@ pub fn wrong_at_rest(
         && account.pending == pending
         && mine.posted == mine.ended() + pending;
     (!fits).then(|| {
-        format!("at rest {account:?} is not {mine:?} with {pending} pending and up to {markers} markers")
+        format!(
+            "at rest {account:?} is not {mine:?} with {pending} pending and up to {markers} markers"
+        )
     })
 }

@@ -42,9 +42,13 @@ impl Common {
 /// Memory that is resident, in KiB, and open descriptors, as the system counts them.
 fn usage() -> std::io::Result<(u64, usize)> {
     let status = std::fs::read_to_string("/proc/self/status")?;
-    let resident = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
+    let resident = status.lines().find_map(|line| {
+        line.strip_prefix("VmRSS:")?
+            .split_whitespace()
+            .next()?
+            .parse()
+            .ok()
+    });
     // One of them is that of the folder itself.
     let open = std::fs::read_dir("/proc/self/fd")?.count() - 1;
     Ok((resident.unwrap_or(0), open))
