@@ -61,7 +61,8 @@ fn hint(errno: Errno) -> &'static str {
 
 impl Qp<Ud> {
     /// Attaches the QP to a multicast group: it receives what is sent to it, each message once, also those of other QPs of
-    /// this device, and its own. `lid` is the group's on InfiniBand; on Ethernet it means nothing and is 0.
+    /// this device, and its own unless
+    /// [`QpBuilder::block_self_mcast_loopback`](crate::QpBuilder::block_self_mcast_loopback) was asked for. `lid` is the group's on InfiniBand; on Ethernet it means nothing and is 0.
     ///
     /// Before it is destroyed the QP is detached from all groups.
     ///

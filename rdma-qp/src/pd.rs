@@ -194,7 +194,7 @@ impl Pd {
 #[non_exhaustive]
 pub enum ClosePdError {
     /// Something of it is left.
-    #[error("the protection domain still has {}{} and {regions} region(s)", qp_names(.qps), srq_names(.srqs))]
+    #[error("the protection domain still has {}{} and {regions} region(s){}", qp_names(.qps), srq_names(.srqs), ah_count(*.ahs))]
     Busy {
         /// The domain.
         pd: Pd,
@@ -204,6 +204,8 @@ pub enum ClosePdError {
         srqs: Vec<u32>,
         /// Number of its regions, those included that were dropped and are still held by queues.
         regions: usize,
+        /// Number of address handles that somebody has, see [`Ah`](crate::Ah). Those that only the domain keeps do not count.
+        ahs: usize,
     },
     /// The library refused.
     #[error("the protection domain could not be freed: {source}")]
@@ -222,6 +224,13 @@ fn qp_names(numbers: &[u32]) -> String {
             let names: Vec<String> = numbers.iter().map(|n| format!("QP {n:#x}")).collect();
             names.join(", ")
         }
+    }
+}
+
+fn ah_count(held: usize) -> String {
+    match held {
+        0 => String::new(),
+        held => format!(", and {held} address handle(s) are held"),
     }
 }
 
@@ -247,12 +256,13 @@ impl Pd {
                 ClosePdError::Refused { pd, source }
             }),
             Err(handle) => {
-                let (qps, srqs, regions) = handle.contents();
+                let ((qps, srqs, regions), ahs) = (handle.contents(), handle.held_ahs());
                 Err(ClosePdError::Busy {
                     pd: Pd { handle, attr },
                     qps,
                     srqs,
                     regions,
+                    ahs,
                 })
             }
         }

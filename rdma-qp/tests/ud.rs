@@ -9,7 +9,7 @@ use fake::Fake;
 use rdma_core_sys::{IBV_QPS_RTS, IBV_WC_SUCCESS, ibv_ah_attr, ibv_grh, ibv_wc};
 use rdma_qp::{
     AhError, Destination, DestinationError, Device, Doorbell, Errno, Gid, GidKind, Grh, McastError,
-    NOTHING, Operation, Path, PathOptions, Peer, PostError, PostFlags, Sender, op,
+    NOTHING, Operation, Path, PathOptions, Peer, PostError, PostFlags, Sender, ToErr, ToReset, op,
 };
 use rdma_soft::Profile;
 
@@ -511,7 +511,10 @@ fn any_drop_order_will_do() {
                 qp.close().unwrap();
                 let error = pd.close().unwrap_err().to_string();
                 drop((mr, cq));
-                assert!(error.contains("region"), "{error}");
+                assert!(
+                    error.contains("no QP and 1 region(s), and 1 address handle(s) are held"),
+                    "{error}"
+                );
                 drop(to);
             }
         }
@@ -613,6 +616,63 @@ fn a_group_gets_each_message_once_over_ipv6() {
     if let Some(device) = at_ipv6_loopback("a_group_gets_each_message_once_over_ipv6") {
         everybody(&device, &device, 2);
     }
+}
+
+/// A QP that blocks its own messages hears those of others only.
+#[test]
+fn loopback_can_be_switched_off() {
+    let device = device(Profile::default());
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
+    let quiet = pd.ud(&cq).block_self_mcast_loopback().create().unwrap();
+    let mut quiet = Member::ready(&device, pd, cq, quiet, KEY);
+    let mut other = Member::new(&device);
+    let group = group(quiet.gid(), 5);
+    for member in [&mut quiet, &mut other] {
+        member.qp.attach(group, 0).unwrap();
+        member.listen(0, 16);
+    }
+    let to = quiet.qp.group(group, 0).unwrap();
+    quiet.say(b"who else", &to);
+    assert_eq!(quiet.stray(), None);
+    let got = other.cq.wait_any(LIMIT).unwrap().unwrap();
+    assert_eq!(got.outcome.unwrap().byte_len, 8);
+    let to = other.qp.group(group, 0).unwrap();
+    other.say(b"me", &to);
+    let got = quiet.cq.wait_any(LIMIT).unwrap().unwrap();
+    assert_eq!(got.outcome.unwrap().byte_len, 2);
+}
+
+/// A QP that was in error is made ready again: its new life has a new record, its groups are still its own.
+#[test]
+fn a_qp_is_made_ready_again_after_an_error() {
+    let device = device(Profile::default());
+    let (mut p, mut q) = (Member::new(&device), Member::new(&device));
+    let group = group(q.gid(), 6);
+    q.qp.attach(group, 0).unwrap();
+    let old = q.listen(0, 8);
+    q.qp.to(ToErr).unwrap();
+    assert!(q.cq.wait(&old, LIMIT).is_err());
+    q.qp.to(ToReset).unwrap();
+    let gid = device.port(1).unwrap().best_gid().unwrap();
+    let again = q.qp.activate(gid, qkey(3), PathOptions::default()).unwrap();
+    assert_ne!(again.psn, q.here.psn);
+    assert_eq!((again.qp_num, again.gid), (q.here.qp_num, q.here.gid));
+    let receive = q.listen(0, 8);
+    let to = p.qp.destination(&q.here).unwrap();
+    p.say(b"old key", &to);
+    assert_eq!(q.stray(), None);
+    let to = p.qp.destination(&again).unwrap();
+    p.say(b"new key", &to);
+    assert_eq!(q.cq.wait(&receive, LIMIT).unwrap().byte_len, 7);
+    assert_eq!(q.qp.groups(), [group]);
+    let receive = q.listen(100, 8);
+    let to = Destination::new(
+        p.qp.group(group, 0).unwrap().ah().clone(),
+        Destination::GROUP,
+        qkey(3),
+    );
+    p.say(b"to all", &to.unwrap());
+    assert_eq!(q.cq.wait(&receive, LIMIT).unwrap().byte_len, 6);
 }
 
 /// The answer to what went to a group leaves from the member's address.

@@ -3,9 +3,9 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use rdma_core_sys::ibv_qp_cap;
+use rdma_core_sys::{IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, ibv_qp_cap, ibv_qp_create_flags};
 
-use super::{Qp, QpInfo, Transport};
+use super::{Qp, QpInfo, Transport, Ud};
 use crate::attach::Attachments;
 use crate::buffer::PostedBuffers;
 use crate::account::Share;
@@ -130,6 +130,7 @@ pub struct QpBuilder<'a, T: Transport> {
     srq: Option<&'a Srq>,
     cap: ibv_qp_cap,
     access: Access,
+    create_flags: ibv_qp_create_flags,
     transport: PhantomData<T>,
 }
 
@@ -150,6 +151,7 @@ impl<'a, T: Transport> QpBuilder<'a, T> {
             srq: None,
             cap,
             access,
+            create_flags: ibv_qp_create_flags::empty(),
             transport: PhantomData,
         }
     }
@@ -227,6 +229,7 @@ impl<'a, T: Transport> QpBuilder<'a, T> {
             recv_cq: self.recv_cq.handle(),
             qp_type: T::RULES.qp_type().unwrap_or_default(),
             cap: self.cap,
+            create_flags: self.create_flags,
             recv_header: T::RECV_HEADER,
         };
         let handle = match QpHandle::create(&parts) {
@@ -363,5 +366,14 @@ impl<'a, T: Transport> QpBuilder<'a, T> {
                 }
             }
         }
+    }
+}
+
+impl QpBuilder<'_, Ud> {
+    /// What the QP sends to a group that it is a member of does not come back to it
+    /// (`IBV_QP_CREATE_BLOCK_SELF_MCAST_LB`). A device that cannot do that refuses to create it.
+    pub fn block_self_mcast_loopback(mut self) -> Self {
+        self.create_flags |= IBV_QP_CREATE_BLOCK_SELF_MCAST_LB;
+        self
     }
 }

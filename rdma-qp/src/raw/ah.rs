@@ -101,10 +101,7 @@ impl OwnedAh {
 
 impl Clone for OwnedAh {
     fn clone(&self) -> OwnedAh {
-        OwnedAh {
-            ah: self.ah.clone(),
-            pd: self.pd.clone(),
-        }
+        self.pd.owned_ah(Arc::clone(&self.ah))
     }
 }
 
@@ -112,6 +109,7 @@ impl Drop for OwnedAh {
     fn drop(&mut self) {
         // SAFETY: this is the end of the value: the Arc is taken once and not used again.
         let ah = unsafe { ManuallyDrop::take(&mut self.ah) };
+        self.pd.held_ahs.fetch_sub(1, Relaxed);
         self.pd.give_back_ahs([ah]);
     }
 }
@@ -190,10 +188,16 @@ impl PdHandle {
     }
 
     fn owned_ah(self: &Arc<PdHandle>, ah: Arc<AddressHandle>) -> OwnedAh {
+        self.held_ahs.fetch_add(1, Relaxed);
         OwnedAh {
             ah: ManuallyDrop::new(ah),
             pd: self.clone(),
         }
+    }
+
+    /// Address handles that somebody has.
+    pub(crate) fn held_ahs(&self) -> usize {
+        self.held_ahs.load(Relaxed)
     }
 
     /// Empties the cache. Returns how many handles were in it.

@@ -270,6 +270,8 @@ pub(crate) struct PdHandle {
     freed: bool,
     state: Mutex<State>,
     ahs: Mutex<Cache>,
+    /// Address handles that somebody has, each as often as it is had.
+    pub(super) held_ahs: AtomicUsize,
 }
 
 // SAFETY: an ibv_pd and all calls on it may be used from any thread; the rest is behind a mutex.
@@ -291,6 +293,7 @@ impl PdHandle {
             freed: false,
             state: Mutex::default(),
             ahs: Mutex::default(),
+            held_ahs: AtomicUsize::new(0),
         })
     }
 

@@ -25,6 +25,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) srq: Option<&'a Arc<SrqHandle>>,
     pub(crate) qp_type: ibv_qp_type,
     pub(crate) cap: ibv_qp_cap,
+    pub(crate) create_flags: ibv_qp_create_flags,
     /// Bytes that the device writes into each receive before the message.
     pub(crate) recv_header: u32,
 }
@@ -171,6 +172,7 @@ impl QpHandle {
             srq,
             qp_type,
             cap,
+            create_flags,
             recv_header,
         } = *parts;
         let (depths, verbs) = ((cap.max_send_wr, cap.max_recv_wr), pd.context.verbs);
@@ -181,13 +183,19 @@ impl QpHandle {
             send_cq.release(send_slot.0, depths.0, send_slot.1);
             return Err(NotMade::NoRoom(QueueKind::Recv));
         };
-        let mut init = ibv_qp_init_attr::zeroed();
+        let mut init = ibv_qp_init_attr_ex::zeroed();
+        (init.comp_mask, init.pd) = (IBV_QP_INIT_ATTR_PD.bits(), pd.as_ptr());
+        if !create_flags.is_empty() {
+            init.comp_mask |= IBV_QP_INIT_ATTR_CREATE_FLAGS.bits();
+            init.create_flags = create_flags.bits();
+        }
         (init.send_cq, init.recv_cq) = (send_cq.as_ptr(), recv_cq.as_ptr());
         (init.cap, init.qp_type) = (cap, qp_type);
         init.srq = srq.map_or(std::ptr::null_mut(), |srq| srq.as_ptr());
         // SAFETY: the PD, both CQs and the SRQ, if any, are live (invariant 1) and of one context (the builder checked);
         // `init` is whole.
-        let made = pointer(unsafe { verbs.create_qp(pd.as_ptr(), &mut init) });
+        let made = unsafe { ops::ibv_create_qp_ex(&verbs, pd.context.as_ptr(), &mut init) };
+        let made = pointer(made);
         let ptr = match made {
             Ok(ptr) => ptr,
             Err(errno) => {

@@ -38,10 +38,7 @@ impl Member {
 
     pub fn with_key(device: &Device, key: u32) -> Member {
         let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
-        let mr = pd
-            .register(Memory::zeroed(16384), Access::LOCAL_WRITE)
-            .unwrap();
-        let mut qp = pd
+        let qp = pd
             .ud(&cq)
             .send_depth(32)
             .recv_depth(32)
@@ -49,6 +46,14 @@ impl Member {
             .recv_sge(2)
             .inline_data(64)
             .create()
+            .unwrap();
+        Member::ready(device, pd, cq, qp, key)
+    }
+
+    /// A fresh QP, made ready, with a region.
+    pub fn ready(device: &Device, pd: Pd, cq: Cq, mut qp: Qp<Ud>, key: u32) -> Member {
+        let mr = pd
+            .register(Memory::zeroed(16384), Access::LOCAL_WRITE)
             .unwrap();
         let gid = device.port(1).unwrap().best_gid().unwrap();
         let here = qp.activate(gid, qkey(key), PathOptions::default()).unwrap();
