@@ -224,6 +224,30 @@ fn requests_of_all_forms_name_a_destination() {
     assert_eq!(p.qp.send_account().succeeded, 4);
 }
 
+/// A buffer that comes back has the header in front of the message, and the way to answer in it.
+#[test]
+fn buffers_carry_header_and_message() {
+    let device = device(Profile::default());
+    let (mut p, mut q) = (Member::new(&device), Member::new(&device));
+    let (outgoing, incoming) = (p.pd.buffers(1, 64), q.pd.buffers(1, 104));
+    let mut message = outgoing.unwrap().take().unwrap();
+    message.set_len(5);
+    message.copy_from_slice(b"hello");
+    q.qp.recv_buffer(incoming.unwrap().take().unwrap()).unwrap();
+    let to = p.qp.destination(&q.here).unwrap();
+    p.qp.post_buffer(op::SendTo { to: &to }, message, PostFlags::empty())
+        .unwrap();
+
+    let done = q.cq.wait_any(LIMIT).unwrap().unwrap();
+    let received = q.qp.take_buffer(&done).unwrap();
+    let (header, message) = received.split_first_chunk().unwrap();
+    assert_eq!(message, b"hello");
+    let grh = Grh::parse(header).unwrap();
+    let sender = done.outcome.unwrap().sender.unwrap();
+    let back = q.qp.reply_by(&sender, Some(&grh)).unwrap();
+    assert_eq!((grh.source, back.qp_num()), (p.gid(), p.qp.qp_num()));
+}
+
 #[test]
 fn what_does_not_belong_together_is_refused() {
     let device = device(Profile::default());
