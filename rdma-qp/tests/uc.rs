@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::datagram::at_ipv6_loopback;
+use common::datagram::{Member, at_ipv6_loopback};
 use common::{LIMIT, all, device};
-use rdma_core_sys::IBV_QPS_RTS;
+use rdma_core_sys::{IBV_QPS_RESET, IBV_QPS_RTS};
 use rdma_qp::{
     Cq, Device, Memory, Mr, NOTHING, Operation, Pd, Peer, PostFlags, Qp, Timing, Uc, op,
 };
@@ -107,6 +107,21 @@ fn send_and_write_over_ipv6() {
     if let Some(device) = at_ipv6_loopback("send_and_write_over_ipv6") {
         operations(&device, &device);
     }
+}
+
+/// What a UD QP tells of itself is no peer to connect to.
+#[test]
+fn a_ud_qp_is_no_peer() {
+    let device = device(Profile::default());
+    let (mut p, q) = (End::new(&device), Member::new(&device));
+    p.describe(&device);
+    let there = Peer {
+        endpoint: q.here.clone(),
+        regions: vec![],
+    };
+    let error = p.qp.connect_begin(&there, Timing::default()).unwrap_err();
+    assert!(error.to_string().contains("it is a UD QP"), "{error}");
+    assert_eq!(p.qp.state().unwrap(), IBV_QPS_RESET);
 }
 
 fn faults(text: &str) -> Faults {

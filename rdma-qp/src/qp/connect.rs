@@ -8,7 +8,7 @@ use super::{Connects, ModifyError, Path, Qp, QueryQpError, ToInit, ToRtr, ToRts,
 use crate::dump::Ends;
 use crate::endpoint::{Endpoint, LinkLayer, Peer};
 use crate::exchange::{Exchange, ExchangeError};
-use crate::gid::GidEntry;
+use crate::gid::{Gid, GidEntry};
 use crate::lint::{self, Settings};
 use crate::pd::Access;
 use crate::port::{BadPort, Port, QueryPortError};
@@ -111,6 +111,16 @@ pub enum ConnectError {
         "the peer knows nothing of this QP: call endpoint() and swap the result before connect()"
     )]
     NoEndpoint,
+    /// The peer's record is that of a UD QP: it has a Q_Key, and connects to nobody.
+    #[error(
+        "the record of QP {qp_num:#x} at {gid} has a Q_Key, so it is a UD QP, which connects to nobody: make one of the same transport at both ends"
+    )]
+    PeerIsUd {
+        /// The peer's QP number.
+        qp_num: u32,
+        /// Its GID.
+        gid: Gid,
+    },
     /// The QP is connected already, or in error.
     #[error("{qp} is in {state}; connecting begins in RESET or INIT: move it to RESET first")]
     NotFresh {
@@ -280,6 +290,10 @@ pub(crate) trait Connecting: Moves {
     /// See [`Qp::connect_begin`].
     fn begin(&mut self, there: &Peer, timing: Timing) -> Result<Negotiated, ConnectError> {
         let told = self.told().as_mut().ok_or(ConnectError::NoEndpoint)?;
+        let Endpoint { qp_num, gid, .. } = there.endpoint;
+        if there.endpoint.qkey.is_some() {
+            return Err(ConnectError::PeerIsUd { qp_num, gid });
+        }
         told.there = Some(there.endpoint.clone());
         let (here, source) = (told.here.clone(), told.source);
         let qp = self.control();
