@@ -151,7 +151,7 @@ pub(crate) struct Node {
     control: AtomicU32,
     /// Where posters leave word.
     posts: Arc<Posts>,
-    /// When a poll last found nothing, how long it mostly takes until the next one at most, and until when
+    /// When a poll last found nothing, how long it took lately from one to the next at most, and until when
     /// such polls count as somebody polling.
     last_poll: AtomicU64,
     poll_gap: AtomicU64,

@@ -41,9 +41,8 @@ use crate::verbs::sys::with_signals_blocked;
 /// finds nothing: that is the price of not taking the processor and the packets from them. A poller that
 /// goes away without a word, for instance to look at memory that its peer writes, is noticed at the end of
 /// the nap: naps begin with [`FIRST_NAP`], or a few times what the pollers take from poll to poll, and double as
-/// long as the polling goes on, up to [`NAP`]. If datagrams lie there then, such is the program's way, and the thread [takes part](EAGER) for a
-/// while. One that arms its CQ clears the lease
-/// and then looks at `napping`; the thread sets `napping` and then looks at the lease again. All four are
+/// long as the polling goes on, up to [`NAP`]. If datagrams lie there then, such is the program's way, and the
+/// thread [takes part](EAGER) for a while. One that arms its CQ clears the lease and then looks at `napping`; the thread sets `napping` and then looks at the lease again. All four are
 /// sequentially consistent, so at least one of them sees the other: the thread does not nap, or is woken.
 /// A lease that another poller takes at the same moment is that poller's promise.
 #[derive(Debug)]
