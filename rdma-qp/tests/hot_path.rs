@@ -7,7 +7,10 @@ use std::cell::Cell;
 
 use fake::{Fake, wc};
 use rdma_core_sys::*;
-use rdma_qp::{Access, Device, Memory, Operation, PostFlags, RemoteRegion, ToInit, ToReset, op};
+use rdma_qp::{
+    Access, Connections, Device, Memory, Operation, PostFlags, Refill, RemoteRegion, ToInit,
+    ToReset, op,
+};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -137,6 +140,75 @@ fn posting_and_polling_allocate_nothing() {
     let before = ALLOCATIONS.get();
     drop(Box::new(7));
     assert_eq!(ALLOCATIONS.get() - before, 1, "the count counts");
+}
+
+thread_local! {
+    static SHARED: Cell<(u64, u64, u32)> = const { Cell::new((0, 0, 0)) };
+}
+
+unsafe extern "C" fn post_srq_recv(
+    _: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    _: *mut *mut ibv_recv_wr,
+) -> i32 {
+    // SAFETY: the caller passes a request.
+    SHARED.set((unsafe { (*wr).wr_id }, 1, SHARED.get().2));
+    0
+}
+
+unsafe extern "C" fn poll_shared(_: *mut ibv_cq, _: i32, into: *mut ibv_wc) -> i32 {
+    let (wr_id, waiting, qp_num) = SHARED.get();
+    if waiting != 0 {
+        SHARED.set((0, 0, qp_num));
+        let done = ibv_wc {
+            qp_num,
+            byte_len: 8,
+            ..wc(wr_id, IBV_WC_SUCCESS)
+        };
+        // SAFETY: the caller passes room for at least one completion.
+        unsafe { *into = done };
+    }
+    waiting as i32
+}
+
+/// Receives of an SRQ, their demultiplexing, and the buffers that are posted and handed out.
+#[test]
+fn receiving_from_an_srq_allocates_nothing() {
+    let _fake = Fake::new();
+    let device = Device::open(&fake::verbs(), "fake0").unwrap();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
+    let srq = pd.srq().depth(16).create().unwrap();
+    let qp = pd.rc(&cq).srq(&srq).create().unwrap();
+    // SAFETY: the QP is live and nobody uses its context at the moment.
+    unsafe {
+        let ops = &mut (*(*qp.as_ptr()).context).ops;
+        ops.post_srq_recv = Some(post_srq_recv);
+        ops.poll_cq = Some(poll_shared);
+    }
+    SHARED.set((0, 0, qp.qp_num()));
+    let mut connections = Connections::new();
+    connections.insert(&qp, 7);
+    let mut receives = Refill::new(srq, pd.buffers(16, 64).unwrap(), 1);
+    let mr = pd
+        .register(Memory::zeroed(64), Access::LOCAL_WRITE)
+        .unwrap();
+    let mut round = || {
+        receives.queue_mut().recv(mr.all()).unwrap();
+        let done = cq.poll().unwrap().unwrap();
+        assert_eq!(connections.of(&done), Some(&7));
+        let buffer = receives.pool().take().unwrap();
+        receives.queue_mut().recv_buffer(buffer).unwrap();
+        let done = cq.poll().unwrap().unwrap();
+        let message = receives.take(&done).unwrap();
+        assert_eq!((message.len(), message.qp_num), (8, qp.qp_num()));
+    };
+    round();
+    let before = ALLOCATIONS.get();
+    for _ in 0..10_000 {
+        round();
+    }
+    assert_eq!(ALLOCATIONS.get() - before, 0);
+    assert_eq!(receives.queue().account().succeeded, 20_002);
 }
 
 /// Completions that wait for their turn are never more than the CQ has room for, however many lives are behind them.

@@ -305,8 +305,7 @@ impl Shared {
     fn find_oldest(&self) -> u64 {
         let posted = self.posted();
         let mut oldest = self.oldest.load(Relaxed);
-        if posted - oldest > self.places.len() as u64
-            && self.place(oldest).load(Acquire) != oldest
+        if posted - oldest > self.places.len() as u64 && self.place(oldest).load(Acquire) != oldest
         {
             // Longer than a round: looking at every place is shorter.
             let taken = self.places.iter().map(|place| place.load(Acquire));

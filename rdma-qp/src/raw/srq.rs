@@ -102,12 +102,7 @@ impl SrqHandle {
     pub(crate) fn query(&self) -> Result<ibv_srq_attr, Errno> {
         let mut attr = ibv_srq_attr::zeroed();
         // SAFETY: the SRQ is live (invariant 1); `attr` is whole.
-        status(unsafe {
-            self.pd
-                .context
-                .verbs
-                .query_srq(self.as_ptr(), &mut attr)
-        })?;
+        status(unsafe { self.pd.context.verbs.query_srq(self.as_ptr(), &mut attr) })?;
         Ok(attr)
     }
 

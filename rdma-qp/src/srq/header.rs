@@ -40,13 +40,18 @@ const MAGIC: [u8; 4] = *b"QPC\x01";
 #[non_exhaustive]
 pub enum BadHeader {
     /// It is too short.
-    #[error("a message of {len} bytes has no connection header, which is {} bytes", ConnectionId::LEN)]
+    #[error(
+        "a message of {len} bytes has no connection header, which is {} bytes",
+        ConnectionId::LEN
+    )]
     TooShort {
         /// Its length.
         len: usize,
     },
     /// It begins with something else.
-    #[error("a message begins with {found:02x?}, a connection header with {MAGIC:02x?}: does the sender write one?")]
+    #[error(
+        "a message begins with {found:02x?}, a connection header with {MAGIC:02x?}: does the sender write one?"
+    )]
     Other {
         /// Its first bytes.
         found: [u8; 4],
@@ -80,9 +85,7 @@ impl ConnectionId {
     pub fn split(message: &[u8]) -> Result<(ConnectionId, &[u8]), BadHeader> {
         let Some(([m0, m1, m2, version, number @ ..], payload)) = message.split_first_chunk::<8>()
         else {
-            return Err(BadHeader::TooShort {
-                len: message.len(),
-            });
+            return Err(BadHeader::TooShort { len: message.len() });
         };
         let found = [*m0, *m1, *m2, *version];
         if found != MAGIC {
@@ -114,10 +117,7 @@ mod tests {
     fn anything_else_is_told() {
         for len in 0..8 {
             let bytes = &ConnectionId(1).header()[..len];
-            assert_eq!(
-                ConnectionId::split(bytes),
-                Err(BadHeader::TooShort { len })
-            );
+            assert_eq!(ConnectionId::split(bytes), Err(BadHeader::TooShort { len }));
         }
         let mut bytes = ConnectionId(1).header();
         bytes[3] = 2;

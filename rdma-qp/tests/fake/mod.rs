@@ -30,6 +30,8 @@ pub struct State {
     pub device: ibv_device_attr,
     /// QPs by number.
     pub qps: HashMap<u32, FakeQp>,
+    /// wr_ids of receives posted to SRQs, in order.
+    pub shared: Vec<u64>,
     /// Completions waiting, by CQ in order of creation.
     pub waiting: Vec<VecDeque<ibv_wc>>,
     /// What to put into CQ 0 at the next arming, before it takes effect.
@@ -86,6 +88,7 @@ impl Fake {
             device.max_cqe,
             device.max_pd,
         ) = (64, 4, 128, 4);
+        (device.max_srq, device.max_srq_wr, device.max_srq_sge) = (4, 64, 4);
         (device.max_qp_rd_atom, device.max_qp_init_rd_atom) = (4, 16);
         let state = State {
             ports: vec![port, port],
@@ -131,6 +134,11 @@ impl Fake {
     /// Moves a QP to another state behind everybody's back.
     pub fn set_state(&self, qp: u32, state: ibv_qp_state) {
         self.state().qps.get_mut(&qp).unwrap().attr.qp_state = state;
+    }
+
+    /// The next QP gets this number.
+    pub fn reuse_number(&self, number: u32) {
+        self.state().next = number - 1;
     }
 
     /// Puts a completion into CQ number `cq` (in order of creation).
@@ -711,12 +719,54 @@ unsafe extern "C" fn post_recv(
     0
 }
 
+unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+    // SAFETY: the caller passes a live PD of this provider, and a whole structure.
+    let (context, srq_context) = unsafe { ((*pd).context, (*init).srq_context) };
+    let errno = called(context, "create_srq");
+    if errno != 0 {
+        return null(errno);
+    }
+    born(context, "srq");
+    Box::into_raw(Box::new(ibv_srq {
+        context,
+        pd,
+        srq_context,
+        ..ibv_srq::zeroed()
+    }))
+}
+
+unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
+    // SAFETY: the caller passes a live SRQ of this provider.
+    let context = unsafe { (*srq).context };
+    let errno = called(context, "destroy_srq");
+    if errno == 0 {
+        died(context, "srq");
+        // SAFETY: made by `create_srq`, destroyed once.
+        drop(unsafe { Box::from_raw(srq) });
+    }
+    errno
+}
+
+/// Takes a list up to the request at which a test wants an errno.
 unsafe extern "C" fn post_srq_recv(
-    _: *mut ibv_srq,
-    _: *mut ibv_recv_wr,
-    _: *mut *mut ibv_recv_wr,
+    srq: *mut ibv_srq,
+    mut wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    95
+    while !wr.is_null() {
+        // SAFETY: the caller passes a live SRQ of this provider, a list of requests, and a place.
+        unsafe {
+            let errno = called((*srq).context, "post_srq_recv");
+            if errno != 0 {
+                *bad = wr;
+                return errno;
+            }
+            let wr_id = (*wr).wr_id;
+            state((*srq).context).lock().unwrap().shared.push(wr_id);
+            wr = (*wr).next;
+        }
+    }
+    0
 }
 
 unsafe extern "C" fn create_ah(pd: *mut ibv_pd, _: *mut ibv_ah_attr) -> *mut ibv_ah {
@@ -788,6 +838,8 @@ pub fn functions() -> Functions {
         ack_cq_events,
         create_cq,
         destroy_cq,
+        create_srq,
+        destroy_srq,
         create_qp,
         modify_qp,
         query_qp,

@@ -34,11 +34,6 @@ const LINES: &[(&str, WaitsFor, &str)] = &[
         "drain with a deadline, and what is missing in which queue",
     ),
     (
-        "last_wqe_reached",
-        SafeLayer,
-        "drain works for Queue Pairs on a shared receive queue",
-    ),
-    (
         "min_rnr_timer_zero_is_the_longest",
         Doctor,
         "code 0 with a rising RNR counter is told as 655.36 ms",
