@@ -62,8 +62,8 @@ mod attach;
 mod buffer;
 mod cq;
 mod deadline;
-mod dmabuf;
 mod device;
+mod dmabuf;
 pub mod dump;
 mod endpoint;
 mod errno;
@@ -98,8 +98,8 @@ pub use cq::{
     Ticket, WaitError,
 };
 pub use deadline::Deadline;
-pub use dmabuf::{CloseDmabufError, DmabufError, DmabufMr};
 pub use device::{AllocPdError, AsyncEvent, Device, DeviceInfo, OpenError};
+pub use dmabuf::{CloseDmabufError, DmabufError, DmabufMr};
 pub use dump::Dump;
 pub use endpoint::{
     DecodeError, Endpoint, LinkLayer, MAX_REGIONS, NoSuchRegion, Peer, RemoteAddr, RemoteRegion,
@@ -112,13 +112,13 @@ pub use pd::{Access, ClosePdError, Pd, RegisterError};
 pub use port::{BadPort, GidError, Port, PortInfo, QueryPortError};
 pub use qkey::QKey;
 pub use qp::{
-    ActivateError, CapAsked, Change, ChangeError, CloseQpError, ConnectError, Connected, Connects, CreateQpError,
-    Doorbell, DrainError, DrainProblem, Drained, DrainedQueue, EndpointError, Fate, GidProblem,
-    Global, MeasureError, Modified, ModifyError, ModifyReport, NOTHING, Negotiated, Op, Path,
-    PathOptions, PostError, PostFlags, Problem, Qp, QpBuilder, QpRef, QpRefGidError, QpSnapshot,
-    QueryQpError, Rc, RdmaRead, RdmaWrite, RecoverError, RecoverProblem, Recovered, Recovery,
-    RefDrainError, RefDrained, ToErr, ToInit, ToInitUd, ToReset, ToRtr, ToRtrUd, ToRts, ToRtsUd,
-    ToSqd, Transition, TransitionOf, Transport, Uc, Ud, op,
+    ActivateError, CapAsked, Change, ChangeError, CloseQpError, ConnectError, Connected, Connects,
+    CreateQpError, Doorbell, DrainError, DrainProblem, Drained, DrainedQueue, EndpointError, Fate,
+    GidProblem, Global, MeasureError, Modified, ModifyError, ModifyReport, NOTHING, Negotiated, Op,
+    Path, PathOptions, PostError, PostFlags, Problem, Qp, QpBuilder, QpRef, QpRefGidError,
+    QpSnapshot, QueryQpError, Rc, RdmaRead, RdmaWrite, RecoverError, RecoverProblem, Recovered,
+    Recovery, RefDrainError, RefDrained, ToErr, ToInit, ToInitUd, ToReset, ToRtr, ToRtrUd, ToRts,
+    ToRtsUd, ToSqd, Transition, TransitionOf, Transport, Uc, Ud, op,
 };
 pub use raw::memory::Memory;
 pub use raw::pd::Holder;

@@ -175,7 +175,7 @@ pub struct Behind {
 /// # let limit = Duration::from_secs(5);
 /// # let device = Device::open_index(rdma_soft::verbs(), 0)?;
 /// # let (pd, cq) = (device.alloc_pd()?, device.create_cq(256)?);
-/// # let gid = device.port(1)?.best_gid()?;
+/// # let gid = device.port(1)?.best_gid()?.entry();
 /// # let (mut a, mut b) = (pd.rc(&cq).send_depth(64).create()?, pd.rc(&cq).create()?);
 /// # let timing = rdma_qp::Timing::default();
 /// # let peers = (a.endpoint(gid)?, b.endpoint(gid)?);

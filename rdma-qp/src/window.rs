@@ -116,7 +116,7 @@ impl<T: Transport> Qp<T> {
     /// # let limit = Duration::from_secs(5);
     /// # let device = Device::open_index(rdma_soft::verbs(), 0)?;
     /// # let (pd, cq) = (device.alloc_pd()?, device.create_cq(256)?);
-    /// # let gid = device.port(1)?.best_gid()?;
+    /// # let gid = device.port(1)?.best_gid()?.entry();
     /// # let (mut a, mut b) = (pd.rc(&cq).create()?, pd.rc(&cq).create()?);
     /// # let (to_a, to_b) = (a.endpoint(gid)?, b.endpoint(gid)?);
     /// # let (of_a, of_b) = (Peer { endpoint: to_a, regions: vec![] }, Peer { endpoint: to_b, regions: vec![] });

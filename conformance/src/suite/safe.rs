@@ -15,10 +15,10 @@ use rdma_qp::{
     SharedSlice, Success, Ticket, Timing, Uc, Ud, Window, op,
 };
 
+use super::Arm;
 use super::arm::{GRHS, MEMORY, PORT, SOURCE, Side, TARGET};
 use super::check::{Check, Done, Outcome, Trouble, expect};
 use super::matrix::{Cell, Legality, cells, is_atomic};
-use super::Arm;
 use crate::bytes::{pattern, same, word};
 
 /// Bytes that one request may carry inline.
@@ -40,7 +40,10 @@ const LOST: Duration = Duration::from_secs(2);
 pub fn checks(quick: bool) -> Vec<Check> {
     let mut all = Vec::new();
     for (number, cell) in (1u32..).zip(cells(quick)) {
-        let safe = matches!(cell.transport, Transport::Rc | Transport::Uc | Transport::Ud);
+        let safe = matches!(
+            cell.transport,
+            Transport::Rc | Transport::Uc | Transport::Ud
+        );
         if !(safe && cell.transport.supports(cell.opcode)) {
             continue;
         }
@@ -70,10 +73,8 @@ impl Place {
         let device = Device::open(&side.device.verbs(), side.device.name()).map_err(told)?;
         let pd = device.alloc_pd().map_err(told)?;
         let cq = device.create_cq(64).map_err(told)?;
-        let access = Access::REMOTE_WRITE
-            | Access::REMOTE_READ
-            | Access::REMOTE_ATOMIC
-            | Access::MW_BIND;
+        let access =
+            Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC | Access::MW_BIND;
         let mr = match pd.register(Memory::zeroed(MEMORY), access) {
             Ok(mr) => mr,
             // Not every device has windows.
@@ -463,12 +464,7 @@ impl Play<'_> {
     }
 
     /// Every request has its end, and nothing else happened.
-    fn check_books<T: rdma_qp::Transport>(
-        &self,
-        a: &End<T>,
-        b: &End<T>,
-        receives: u64,
-    ) -> Outcome {
+    fn check_books<T: rdma_qp::Transport>(&self, a: &End<T>, b: &End<T>, receives: u64) -> Outcome {
         for (what, account) in [
             ("a's sends", a.qp.send_account()),
             ("b's sends", b.qp.send_account()),
@@ -520,9 +516,7 @@ impl Play<'_> {
         let there = b.qp.activate(gid, qkey, options).map_err(told)?;
         let to = a.qp.destination(&there).map_err(told)?;
         self.fill(&a.place, &b.place)?;
-        let legality = self
-            .cell
-            .legality(mtu, a.qp.cap().max_inline_data as usize);
+        let legality = self.cell.legality(mtu, a.qp.cap().max_inline_data as usize);
         let receives = match legality {
             Legality::Legal => self.post_receives(&mut b, Ud::HEADER)?,
             Legality::Illegal(..) => Vec::new(),

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use rdma_core_sys::{IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, ibv_qp_cap, ibv_qp_create_flags};
 
 use super::{Qp, QpInfo, Transport, Ud};
+use crate::account::Share;
 use crate::attach::Attachments;
 use crate::buffer::PostedBuffers;
-use crate::account::Share;
 use crate::cq::{Cq, PollError, SrqUser};
 use crate::errno::Errno;
 use crate::pd::{Access, Pd};
@@ -31,7 +31,9 @@ pub enum CreateQpError {
         pd: String,
     },
     /// The SRQ is of another PD.
-    #[error("SRQ {srq} of {device} belongs to another protection domain than the QP: make both from the same Pd")]
+    #[error(
+        "SRQ {srq} of {device} belongs to another protection domain than the QP: make both from the same Pd"
+    )]
     SrqOfOtherPd {
         /// Number of the SRQ.
         srq: u32,

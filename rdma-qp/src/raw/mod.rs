@@ -20,9 +20,9 @@ pub(crate) mod foreign;
 pub(crate) mod intake;
 mod mcast;
 pub(crate) mod memory;
+pub(crate) mod mw;
 pub(crate) mod pd;
 pub(crate) mod qp;
-pub(crate) mod mw;
 mod ring;
 pub(crate) mod srq;
 

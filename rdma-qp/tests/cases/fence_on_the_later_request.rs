@@ -6,8 +6,10 @@ use rdma_soft::Profile;
 
 #[test]
 fn a_fenced_write_never_overtakes_a_read_also_where_packets_are_lost() {
-    let mut profile = Profile::default();
-    profile.faults = "loss=1%,seed=55".parse().unwrap();
+    let profile = Profile {
+        faults: "loss=1%,seed=55".parse().unwrap(),
+        ..Profile::default()
+    };
     let (here, there) = (device(profile.clone()), device(profile));
     let (mut a, mut b) = (End::new(&here, 64), End::new(&there, 64));
     let timing = Timing {

@@ -44,7 +44,7 @@ impl<T: Transport> Qp<T> {
     /// # use rdma_qp::{op, Access, Device, Memory, PostFlags, RemoteAddr};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let device = Device::open_index(rdma_soft::verbs(), 0)?;
-    /// # let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
+    /// # let (pd, cq) = (device.alloc_pd()?, device.create_cq(64)?);
     /// # let mr = pd.register(Memory::zeroed(64), Access::REMOTE_WRITE)?;
     /// # let mut qp = pd.rc(&cq).create()?;
     /// # let remote = mr.remote().at(0);

@@ -2,7 +2,7 @@
 use rdma_qp::{MrSlice, PostFlags, Qp, RemoteAddr, Uc, Ud, op};
 
 fn write(uc: &mut Qp<Uc>, ud: &mut Qp<Ud>, local: MrSlice<'_>, remote: RemoteAddr) {
-    uc.post(op::Write { remote }, local, PostFlags::empty()).unwrap();
+    let _ = uc.post(op::Write { remote }, local, PostFlags::empty());
 }
 
 fn main() {}
