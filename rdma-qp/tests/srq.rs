@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use common::{LIMIT, device};
 use rdma_core_sys::*;
+use rdma_qp::exchange::tcp;
 use rdma_qp::{
     Access, AsyncEvent, ClosePdError, CloseSrqError, Completion, ConnectionId, Connections, Cq,
-    CreateQpError, CreateSrqError, Device, Doorbell, DrainProblem, Memory, Mr, NOTHING, Pd, Peer,
-    PostError, PostFlags, Qp, QueueKind, Refill, RnrRetry, Srq, Timing, ToErr, ToReset, WaitError,
-    op,
+    CreateQpError, CreateSrqError, Device, Doorbell, DrainProblem, Memory, Mr, NOTHING,
+    PathOptions, Pd, Peer, PostError, PostFlags, QKey, Qp, QueueKind, Recovery, Refill, RnrRetry,
+    Srq, Timing, ToErr, ToReset, WaitError, op,
 };
 use rdma_soft::Profile;
 
@@ -768,6 +769,96 @@ fn a_qp_on_an_srq_lives_again_and_drains_again() {
     assert_eq!((account.succeeded, account.pending), (3, 5));
 }
 
+/// Datagrams come with 40 bytes of the device's in front, messages of connections without; of both only the payload counts.
+#[test]
+fn datagrams_and_messages_share_an_srq() {
+    let device = device(Profile::default());
+    let cq = new_cq(&device, 64);
+    let mut s = scene(device, &[&cq], 1, 8, Timing::default());
+    let gid = s.device.port(1).unwrap().best_gid().unwrap().entry();
+    let key = QKey::random().unwrap();
+    let mut from = s.pd.ud(&s.out).create().unwrap();
+    let mut to = s.pd.ud(&cq).srq(&s.srq).create().unwrap();
+    from.activate(gid, key, PathOptions::default()).unwrap();
+    let there = to.activate(gid, key, PathOptions::default()).unwrap();
+    let there = from.destination(&there).unwrap();
+    let mut receives = Refill::new(s.srq, s.pd.buffers(8, 128).unwrap(), 4);
+    receives.top_up().unwrap();
+    s.mr.write_at(0, b"datagram message").unwrap();
+    for turn in 0..4 {
+        let (sent, by, text) = if turn % 2 == 0 {
+            let sent = from.send_to(s.mr.slice(0, 8).unwrap(), &there).unwrap();
+            (sent, to.qp_num(), b"datagram")
+        } else {
+            let sent = s.clients[0].send(s.mr.slice(9, 7).unwrap()).unwrap();
+            (sent, s.servers[0].qp_num(), b"message\0")
+        };
+        s.out.wait(&sent, LIMIT).unwrap();
+        let done = next(&cq);
+        let success = done.outcome.unwrap();
+        let sender = success.sender.map(|sender| sender.qp_num);
+        assert_eq!(sender, (turn % 2 == 0).then(|| from.qp_num()));
+        let message = receives.take(&done).unwrap();
+        assert_eq!(message.qp_num, by);
+        assert_eq!(success.byte_len as usize, message.len());
+        assert_eq!(message[..], text[..message.len()]);
+    }
+    // Draining tells both kinds apart from what stays.
+    to.drain(&[&cq], LIMIT).unwrap();
+    s.servers[0].drain(&[&s.out, &cq], LIMIT).unwrap();
+    assert_eq!(balanced(receives.queue()).pending, 4);
+}
+
+/// Both ends recover through an exchange; the receives of the SRQ serve the next life without being posted again.
+#[test]
+fn recovery_leaves_the_receives_in_the_srq() {
+    let device = device(Profile::default());
+    let pd = device.alloc_pd().unwrap();
+    let (out, cq) = (new_cq(&device, 64), new_cq(&device, 64));
+    let mr = pd
+        .register(Memory::zeroed(1024), Access::LOCAL_WRITE)
+        .unwrap();
+    let mut srq = pd.srq().depth(8).create().unwrap();
+    let mut client = pd.rc(&out).create().unwrap();
+    let mut server = pd.rc(&cq).srq(&srq).create().unwrap();
+    connect(&device, &mut client, &mut server, Timing::default());
+    let receives: Vec<_> = (0..8)
+        .map(|at| srq.recv(mr.slice(at * 64, 64).unwrap()).unwrap())
+        .collect();
+    let sent = client.send(mr.slice(0, 8).unwrap()).unwrap();
+    out.wait(&sent, LIMIT).unwrap();
+    server.to(ToErr).unwrap();
+
+    let gid = device.port(1).unwrap().best_gid().unwrap().entry();
+    let how = Recovery::new(gid);
+    let listener = tcp::listen("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::scope(|scope| {
+        let mr = &mr;
+        scope.spawn(move || {
+            let mut channel = tcp::connect(address, LIMIT).unwrap();
+            client
+                .recover(&[&out], &mut channel, &how, LIMIT, |_| Ok(()))
+                .unwrap();
+            let sent = client.send(mr.slice(0, 8).unwrap()).unwrap();
+            out.wait(&sent, LIMIT).unwrap();
+        });
+        let mut channel = listener.accept(LIMIT).unwrap();
+        let recovered = server
+            .recover(&[&cq], &mut channel, &how, LIMIT, |_| Ok(()))
+            .unwrap();
+        let drained = recovered.drained.completions;
+        assert_eq!(drained.len(), 1);
+        assert_eq!(
+            (drained[0].ticket, drained[0].qp_num),
+            (receives[0], server.qp_num())
+        );
+        assert_eq!(next(&cq).ticket, receives[1]);
+    });
+    let account = balanced(&srq);
+    assert_eq!((account.succeeded, account.pending), (2, 6));
+}
+
 /// Without a drain the completions of a QP that is destroyed are the device's to throw away: what it had taken stays
 /// pending, and holds its room, until the SRQ is destroyed. The rest works on.
 #[test]
@@ -893,10 +984,10 @@ fn threads_that_poll_their_own_cqs_share_one_srq() {
         let (out, mr) = (&s.out, &s.mr);
         let (mut left, mut sent) = ([EACH; 3], 0);
         while sent < 3 * EACH {
-            for at in 0..3 {
+            for (client, left) in s.clients.iter_mut().zip(&mut left) {
                 let from = mr.slice(32 << 10, 8).unwrap();
-                if left[at] > 0 && s.clients[at].send(from).is_ok() {
-                    left[at] -= 1;
+                if *left > 0 && client.send(from).is_ok() {
+                    *left -= 1;
                 }
             }
             while let Some(done) = out.poll().unwrap() {
