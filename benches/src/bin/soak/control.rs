@@ -18,7 +18,7 @@ impl Way {
     /// Pairs whose numbers add up to an odd one use TCP, where the lower number listens.
     pub fn new(who: &Worker, peer: usize) -> Result<Way, ExchangeError> {
         let (low, high) = (who.slot.min(peer), who.slot.max(peer));
-        if (low + high) % 2 == 0 {
+        if (low + high).is_multiple_of(2) {
             return Ok(Way::Shared(who.folder.join(format!("{low}-{high}"))));
         }
         let address = format!("{}.{}:{}", who.network, low + 1, 7000 + high);

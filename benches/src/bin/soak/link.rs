@@ -77,7 +77,7 @@ impl<'a> Link<'a> {
         let (who, device) = (&common.who, &common.device);
         let pd = device.alloc_pd()?;
         // One kind sleeps in the kernel, the other one naps.
-        let cq = if peer % 2 == 0 {
+        let cq = if peer.is_multiple_of(2) {
             device.create_cq(256)?
         } else {
             device.create_event_cq(256)?
@@ -231,7 +231,7 @@ impl<'a> Link<'a> {
             if self.ends.iter().any(|end| end.failed.is_some()) {
                 return self.judge(control);
             }
-            if turn % 16 == 0 {
+            if turn.is_multiple_of(16) {
                 self.check(false);
             }
             // In bursts, so that the machine has time for others.

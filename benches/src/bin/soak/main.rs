@@ -68,9 +68,18 @@ struct Soak {
     /// Seed of what is random, as far as it is ours; the system's scheduling is not.
     #[arg(long, default_value_t = std::process::id().into())]
     seed: u64,
+    /// Milliseconds more for a death to be seen, where the machine has more to do than this.
+    #[arg(long, default_value_t = 0)]
+    slack: u64,
     /// Print one JSON document instead of text.
     #[arg(long)]
     json: bool,
+}
+
+impl Soak {
+    fn slack(&self) -> Duration {
+        Duration::from_millis(self.slack)
+    }
 }
 
 #[derive(Subcommand)]

@@ -5,6 +5,8 @@ use std::error::Error;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -108,6 +110,7 @@ pub fn run(how: &Soak) -> Result<ExitCode, Box<dyn Error>> {
             ended: false,
         });
     }
+    let stall = watch_processor();
     let result = parent.watch().and_then(|()| parent.stop());
     // Whatever happened, none outlives this process.
     for child in parent
@@ -121,6 +124,7 @@ pub fn run(how: &Soak) -> Result<ExitCode, Box<dyn Error>> {
     result?;
     let figures = &mut parent.figures;
     figures.seconds = parent.start.elapsed().as_secs();
+    figures.stall = Duration::from_micros(stall.load(Relaxed));
     figures.judge_use();
     figures.print(how)?;
     Ok(if figures.is_good(how) {
@@ -128,6 +132,22 @@ pub fn run(how: &Soak) -> Result<ExitCode, Box<dyn Error>> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Microseconds that a thread was kept from running at most: it sleeps for a moment, again and again.
+fn watch_processor() -> Arc<AtomicU64> {
+    const NAP: Duration = Duration::from_millis(5);
+    let most = Arc::new(AtomicU64::new(0));
+    let most_seen = most.clone();
+    std::thread::spawn(move || {
+        loop {
+            let start = Instant::now();
+            std::thread::sleep(NAP);
+            let late = start.elapsed().saturating_sub(NAP).as_micros();
+            most_seen.fetch_max(u64::try_from(late).unwrap_or(u64::MAX), Relaxed);
+        }
+    });
+    most
 }
 
 impl Parent<'_> {
@@ -176,13 +196,15 @@ impl Parent<'_> {
 
     /// Kills, starts again and reads what is told, until the time is over.
     fn watch(&mut self) -> Result<(), Box<dyn Error>> {
-        let end = self.start + Duration::from_secs(self.how.seconds);
-        let tail = TAIL.min(end.saturating_duration_since(self.start) / 3);
-        let mut next_kill = Instant::now() + Duration::from_secs(1);
+        let length = Duration::from_secs(self.how.seconds);
+        let tail = TAIL.min(length / 3);
+        let mut next_kill = Instant::now();
         let mut next_word = Instant::now();
         loop {
             let now = Instant::now();
-            if now >= end {
+            // The time begins when all are connected.
+            let end = self.start + length;
+            if self.started && now >= end {
                 return Ok(());
             }
             for slot in 0..WORKERS {
@@ -292,7 +314,10 @@ impl Parent<'_> {
                 self.figures.connections += 1;
                 if self.all_connected() {
                     self.incomplete = None;
-                    self.started = true;
+                    if !self.started {
+                        (self.started, self.start) = (true, at);
+                        self.figures.begin();
+                    }
                 }
             }
             ("spurious", _) => self.figures.spurious += 1,
@@ -330,17 +355,18 @@ impl Parent<'_> {
         if failed.map_or(seen.lost, |(index, _, _)| seen.failed[index]) {
             return;
         }
+        let slack = self.how.slack();
         // Connected at the moment of the kill, it may have said so afterwards.
         let took = at.saturating_duration_since(since.max(seen.up));
         let (took, bound) = match failed {
             None => {
                 seen.lost = true;
-                (took, PASSIVE)
+                (took, PASSIVE + slack)
             }
             Some((index, _, age)) => {
                 seen.failed[index] = true;
                 // Posted after the death, it could not fail earlier.
-                (took.min(age), active())
+                (took.min(age), active() + slack)
             }
         };
         self.figures
@@ -356,6 +382,7 @@ impl Parent<'_> {
     /// Deaths that somebody should have seen by now.
     fn look_for_late(&mut self) {
         let now = Instant::now();
+        let limit = PASSIVE + active() + 2 * self.how.slack() + Duration::from_millis(500);
         let mut late = Vec::new();
         for (pair, seen) in &mut self.pairs {
             let Some(since) = self.killed.get(&(pair.2, pair.3)) else {
@@ -364,7 +391,7 @@ impl Parent<'_> {
             let passed = now.saturating_duration_since(seen.up.max(*since));
             // Requests may have been posted only when the channel told.
             let missing = !seen.lost || seen.failed != [true; 2];
-            if passed > PASSIVE + active() + Duration::from_millis(500) && missing {
+            if passed > limit && missing {
                 late.push(format!(
                     "{pair:?} has not seen a death: {} {:?}",
                     seen.lost, seen.failed

@@ -24,23 +24,25 @@ pub struct Sample {
 /// differ by some descriptors, and an allocator does not give everything back.
 const MARGIN: (u64, u64) = (2048, 3);
 
-/// Detections of one kind.
+/// How long it took to see deaths, one way.
 #[derive(Default)]
-struct Detections {
-    count: u64,
-    worst: Duration,
-    sum: Duration,
-}
+struct Detections(Vec<Duration>);
 
 impl Detections {
-    fn add(&mut self, took: Duration) {
-        self.count += 1;
-        self.sum += took;
-        self.worst = self.worst.max(took);
+    fn count(&self) -> usize {
+        self.0.len()
     }
 
-    fn mean(&self) -> Duration {
-        self.sum / u32::try_from(self.count.max(1)).unwrap_or(u32::MAX)
+    /// So long, or less, it took in `percent` of the cases.
+    fn within(&self, percent: usize) -> Duration {
+        let mut sorted = self.0.clone();
+        sorted.sort_unstable();
+        let at = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
+        sorted.get(at).copied().unwrap_or_default()
+    }
+
+    fn worst(&self) -> Duration {
+        self.0.iter().copied().max().unwrap_or_default()
     }
 }
 
@@ -56,6 +58,8 @@ pub struct Figures {
     pub connections: u64,
     /// Times that a QP gave up on a peer that was only slow.
     pub spurious: u64,
+    /// The longest that this program was kept from running: none of the times is more exact.
+    pub stall: Duration,
     /// Requests that ended, of each life.
     done: BTreeMap<(usize, u64), u64>,
     channel: Detections,
@@ -69,6 +73,11 @@ pub struct Figures {
 }
 
 impl Figures {
+    /// Everything is connected: memory and descriptors are watched from here on.
+    pub fn begin(&mut self) {
+        self.samples.clear();
+    }
+
     pub fn used(&mut self, slot: usize, life: u64, sample: Sample, done: u64) {
         self.samples.push((slot, sample));
         self.done.insert((slot, life), done);
@@ -77,9 +86,9 @@ impl Figures {
     /// A death was seen by the control channel, or by a QP that failed with that status.
     pub fn detected(&mut self, status: Option<u64>, took: Duration) {
         match status {
-            None => self.channel.add(took),
+            None => self.channel.0.push(took),
             Some(status) => {
-                self.queue.add(took);
+                self.queue.0.push(took);
                 *self.statuses.entry(status).or_default() += 1;
             }
         }
@@ -96,8 +105,8 @@ impl Figures {
             "{:6.1} s: {} kills, seen {} times by the channel and {} by a QP; {} connections, {} requests; worker 0: {resident} KiB, {open} descriptors; {} violations",
             passed.as_secs_f64(),
             self.kills,
-            self.channel.count,
-            self.queue.count,
+            self.channel.count(),
+            self.queue.count(),
             self.connections,
             self.requests(),
             self.violations,
@@ -134,8 +143,8 @@ impl Figures {
         self.violations == 0
             && !self.grew
             && self.kills >= how.kills
-            && self.channel.count > 0
-            && self.queue.count > 0
+            && self.channel.count() > 0
+            && self.queue.count() > 0
     }
 
     /// Kills that everybody who was connected saw in time, by channel and QPs; at least one was.
@@ -146,9 +155,9 @@ impl Figures {
     pub fn print(&self, how: &Soak) -> Result<(), Box<dyn Error>> {
         let milliseconds = |time: Duration| (time.as_secs_f64() * 10_000.0).round() / 10.0;
         if how.json {
-            let seen = |detections: &Detections, bound| {
-                json!({ "count": detections.count, "worst_ms": milliseconds(detections.worst),
-                    "mean_ms": milliseconds(detections.mean()), "bound_ms": milliseconds(bound) })
+            let seen = |seen: &Detections, bound| {
+                json!({ "count": seen.count(), "p50_ms": milliseconds(seen.within(50)), "p99_ms": milliseconds(seen.within(99)),
+                    "worst_ms": milliseconds(seen.worst()), "bound_ms": milliseconds(bound) })
             };
             let thirds: Vec<_> = self
                 .thirds
@@ -157,7 +166,7 @@ impl Figures {
                 .collect();
             let document = json!({
                 "workers": WORKERS, "seconds": self.seconds, "seed": how.seed, "kills": self.kills, "detected": self.deaths_detected(), "unwatched": self.unwatched,
-                "requests": self.requests(), "connections": self.connections, "spurious": self.spurious,
+                "requests": self.requests(), "connections": self.connections, "spurious": self.spurious, "stall_ms": milliseconds(self.stall),
                 "channel": seen(&self.channel, PASSIVE), "queue": seen(&self.queue, active()),
                 "thirds": thirds, "grew": self.grew, "violations": self.violations, "good": self.is_good(how),
             });
@@ -165,18 +174,19 @@ impl Figures {
             return Ok(());
         }
         println!(
-            "\n{:<34} {:>8} {:>10} {:>10} {:>10}",
-            "deaths seen", "times", "mean ms", "worst ms", "bound ms"
+            "\n{:<34} {:>8} {:>10} {:>10} {:>10} {:>10}",
+            "deaths seen", "times", "p50 ms", "p99 ms", "worst ms", "bound ms"
         );
         for (name, seen, bound) in [
             ("by the control channel", &self.channel, PASSIVE),
             ("by a QP with requests under way", &self.queue, active()),
         ] {
             println!(
-                "{name:<34} {:>8} {:>10.1} {:>10.1} {:>10.1}",
-                seen.count,
-                milliseconds(seen.mean()),
-                milliseconds(seen.worst),
+                "{name:<34} {:>8} {:>10.1} {:>10.1} {:>10.1} {:>10.1}",
+                seen.count(),
+                milliseconds(seen.within(50)),
+                milliseconds(seen.within(99)),
+                milliseconds(seen.worst()),
                 milliseconds(bound)
             );
         }
@@ -195,20 +205,22 @@ impl Figures {
             println!("{name:<34} {resident:>8} {open:>12}");
         }
         println!(
-            "\n{} requests, {} connections, {} kills unseen because nobody was connected, {} QPs gave up on a peer that was slow",
+            "\n{} requests, {} connections, {} kills unseen because nobody was connected, {} QPs gave up on a peer that was slow; this \
+             program, which sleeps 5 ms at a time, once slept {:.0} ms too long",
             self.requests(),
             self.connections,
             self.unwatched,
-            self.spurious
+            self.spurious,
+            milliseconds(self.stall),
         );
         println!(
             "soak: {} s, kills {}, deaths detected {}, by the channel (worst {:.0} ms of {:.0} ms) and by QPs (worst {:.0} ms of {:.0} ms), violations {}, RSS {} -> {} KiB, descriptors {} -> {}: {}",
             self.seconds,
             self.kills,
             self.deaths_detected(),
-            milliseconds(self.channel.worst),
+            milliseconds(self.channel.worst()),
             milliseconds(PASSIVE),
-            milliseconds(self.queue.worst),
+            milliseconds(self.queue.worst()),
             milliseconds(active()),
             self.violations,
             self.thirds[0].0,
