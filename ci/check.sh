@@ -200,6 +200,11 @@ check_cost() {
     run cost 300 benches/cost/run.sh --quick
     sed -nE 's/^raw .* safe .* tight .*$/          &/p' "$logs/cost.log"
 }
+# A little of what ci/long.sh runs; deaths may be seen later where this machine has more to do.
+check_soak() {
+    run soak 180 "$CARGO_TARGET_DIR/release/soak" --seconds 15 --kills 8 --slack 5000
+    sed -nE 's/^soak: /          &/p' "$logs/soak.log"
+}
 # A little of what ci/peers.sh runs.
 check_peers() { run peers 300 ci/peers.sh quick; }
 check_kill() { run kill 180 python3 ci/outside/kill_check.py; }
@@ -213,7 +218,7 @@ check_vm() {
 # --- all of it -------------------------------------------------------------------------------------
 
 all=(versions default-build unsafe fmt clippy build readme states icrc-vectors faulty-wire capture
-    conformance suite xrc accounting copy kill peers cost vm tests doctests doc link minimum-rust aarch64 asan memcheck)
+    conformance suite xrc accounting copy kill soak peers cost vm tests doctests doc link minimum-rust aarch64 asan memcheck)
 if [[ ${1:-} == --list ]]; then
     printf '%s\n' "${all[@]}"
     exit 0

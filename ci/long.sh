@@ -2,7 +2,8 @@
 # The long proof, minutes rather than seconds: `qp copy` of 1 GiB plain, of 1 GiB under all faults at once, and
 # of a sparse file of 5 GiB; each with the digest re-read from the disk, at most 64 MiB resident in each process
 # and less than 64 KiB over the side channel. Needs about 11 GiB of disk under target/. Before that, a million
-# round trips of two threads that sleep until an event wakes them, and messages of 2^31 bytes (2 GiB of memory).
+# round trips of two threads that sleep until an event wakes them, messages of 2^31 bytes (2 GiB of memory), and ten minutes
+# of four processes on each other, of which one is killed 120 times.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
@@ -11,6 +12,8 @@ timeout --kill-after=10 1500 cargo test --release --locked -p rdma-soft --test c
     --ignored --exact completion_between_poll_and_arm::no_round_trip_of_a_million_stalls
 timeout --kill-after=10 1500 cargo test --release --locked -p rdma-soft --test engine -- \
     --ignored --exact statuses::a_message_of_two_to_the_31st_bytes
+cargo build --release --locked -p rdma-benches --bin soak
+timeout --kill-after=10 900 "$CARGO_TARGET_DIR/release/soak" --seconds 600 --kills 120
 timeout --kill-after=10 3000 bash ci/memcheck.sh --all
 cargo build --release --locked --bin qp
 exec timeout --kill-after=10 1500 python3 ci/outside/copy_check.py --long
