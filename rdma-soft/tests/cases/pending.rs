@@ -29,11 +29,6 @@ const LINES: &[(&str, WaitsFor, &str)] = &[
         "given both sides, the two partition keys are named",
     ),
     (
-        "is_the_qp_empty",
-        SafeLayer,
-        "drain with a deadline, and what is missing in which queue",
-    ),
-    (
         "min_rnr_timer_zero_is_the_longest",
         Doctor,
         "code 0 with a rising RNR counter is told as 655.36 ms",
