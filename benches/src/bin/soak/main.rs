@@ -21,6 +21,8 @@ mod parent;
 mod random;
 mod report;
 mod tally;
+#[cfg(test)]
+mod tests;
 mod worker;
 
 use std::error::Error;

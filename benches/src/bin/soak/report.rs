@@ -21,8 +21,8 @@ pub struct Sample {
 }
 
 /// More than this above the first third of the time is growth: KiB, and descriptors. Links that come up at different moments
-/// differ by some descriptors, and an allocator does not give everything back.
-const MARGIN: (u64, u64) = (2048, 3);
+/// differ by a descriptor, and an allocator keeps some memory for later.
+const MARGIN: (u64, u64) = (512, 1);
 
 /// How long it took to see deaths, one way.
 #[derive(Default)]
