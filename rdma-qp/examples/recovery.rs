@@ -129,7 +129,7 @@ fn client(device: &Device, address: SocketAddr) -> Result {
         let drained = &recovered.drained;
         let count = |fate| drained.sends(fate).count();
         println!(
-            "of the sends under way {} were done, {} were not, and of {} nobody knows; the log ends at {next}",
+            "of the sends behind it {} were done, {} were not, and of {} nobody knows; the log ends at {next}",
             count(Fate::Done),
             count(Fate::NotDone),
             count(Fate::Unknown)

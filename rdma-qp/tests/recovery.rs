@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use common::{End, LIMIT, connect, device, pair};
 use rdma_core_sys::*;
 use rdma_qp::{
-    Access, ConnectError, PostError, QueueKind, RetryCount, RnrRetry, Timing, ToErr, ToInit,
+    Access, ConnectError, Peer, PostError, QueueKind, RetryCount, RnrRetry, Timing, ToErr, ToInit,
     ToReset, WaitError,
 };
 use rdma_soft::Profile;
@@ -240,6 +240,29 @@ fn a_queue_pair_prints_what_the_device_says() {
         "timeout 14 (67.108864ms), retry_cnt 6, rnr_retry 7".to_owned(),
     ] {
         assert!(text.contains(&part), "{part:?} is not in {text}");
+    }
+}
+
+/// UC repeats nothing and has no READ: what the device says of that is nobody's.
+#[test]
+fn a_queue_pair_prints_what_its_transport_has() {
+    let device = device(Profile::default());
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
+    let mut qp = pd.uc(&cq).create().unwrap();
+    let gid = device.port(1).unwrap().best_gid().unwrap();
+    let itself = Peer {
+        endpoint: qp.endpoint(gid).unwrap(),
+        regions: Vec::new(),
+    };
+    let agreed = qp.connect_begin(&itself, Timing::default()).unwrap();
+    qp.connect_finish(agreed, Timing::default()).unwrap();
+    let text = qp.to_string();
+    assert!(
+        text.contains("path MTU 4096\n  receives from PSN "),
+        "{text}"
+    );
+    for part in ["reads", "RNR", "timeout", "retry"] {
+        assert!(!text.contains(part), "{part:?} is in {text}");
     }
 }
 

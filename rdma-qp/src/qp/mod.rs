@@ -384,28 +384,35 @@ impl fmt::Display for QpSnapshot {
             Some(mtu) => write!(f, ", path MTU {}", mtu.bytes())?,
             None => write!(f, ", path MTU code {}", attr.path_mtu.0)?,
         }
-        write!(
-            f,
-            "\n  receives from PSN {:#08x}, serves {} reads",
-            attr.rq_psn, attr.max_dest_rd_atomic
-        )?;
-        if let Ok(timer) = RnrTimer::from_code(attr.min_rnr_timer) {
+        // What a transport needs on the way there is what it has.
+        let has = |from, to, attribute| {
+            rules::required(self.transport, from, to).is_some_and(|mask| mask.contains(attribute))
+        };
+        let receives = |attribute| has(IBV_QPS_INIT, IBV_QPS_RTR, attribute);
+        write!(f, "\n  receives from PSN {:#08x}", attr.rq_psn)?;
+        if receives(IBV_QP_MAX_DEST_RD_ATOMIC) {
+            write!(f, ", serves {} reads", attr.max_dest_rd_atomic)?;
+        }
+        if receives(IBV_QP_MIN_RNR_TIMER)
+            && let Ok(timer) = RnrTimer::from_code(attr.min_rnr_timer)
+        {
             write!(f, ", RNR timer {:?}", timer.interval())?;
         }
         if attr.qp_state != IBV_QPS_RTR {
-            write!(
-                f,
-                "\n  sends from PSN {:#08x}, issues {} reads",
-                attr.sq_psn, attr.max_rd_atomic
-            )?;
-            if let Ok(timeout) = AckTimeout::from_code(attr.timeout) {
+            let sends = |attribute| has(IBV_QPS_RTR, IBV_QPS_RTS, attribute);
+            write!(f, "\n  sends from PSN {:#08x}", attr.sq_psn)?;
+            if sends(IBV_QP_MAX_QP_RD_ATOMIC) {
+                write!(f, ", issues {} reads", attr.max_rd_atomic)?;
+            }
+            if sends(IBV_QP_TIMEOUT)
+                && let Ok(timeout) = AckTimeout::from_code(attr.timeout)
+            {
                 write!(f, ", timeout {timeout}")?;
             }
-            write!(
-                f,
-                ", retry_cnt {}, rnr_retry {}",
-                attr.retry_cnt, attr.rnr_retry
-            )?;
+            if sends(IBV_QP_RETRY_CNT) {
+                let (retries, rnr) = (attr.retry_cnt, attr.rnr_retry);
+                write!(f, ", retry_cnt {retries}, rnr_retry {rnr}")?;
+            }
         }
         if attr.sq_draining != 0 {
             f.write_str("\n  the send queue is draining")?;
