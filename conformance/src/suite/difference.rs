@@ -37,6 +37,7 @@ pub const DIFFERENCES: &[Difference] = &[
         driver: "rxe",
         checks: &[
             "matrix/RC/SEND_WITH_INV/*",
+            "safe/RC/SEND_WITH_INV/*",
             "windows/type-2/closed-by-the-peer's-message",
         ],
         says: "the key that ended is None",
@@ -46,7 +47,7 @@ pub const DIFFERENCES: &[Difference] = &[
     Difference {
         name: "no-local-invalidate-on-UC",
         driver: "rxe",
-        checks: &["matrix/UC/LOCAL_INV/*"],
+        checks: &["matrix/UC/LOCAL_INV/*", "safe/UC/LOCAL_INV/*"],
         says: "IBV_WC_LOC_QP_OP_ERR",
         source: "drivers/infiniband/sw/rxe/rxe_opcode.c:rxe_wr_opcode_info",
         reason: "LOCAL_INV is listed for RC only; the post succeeds and the request ends with an error",
