@@ -24,41 +24,30 @@ pub(super) unsafe trait Request: Copy {
     fn entries(&self) -> *mut ibv_sge;
 }
 
-// SAFETY: the fields are those of the C structure.
-unsafe impl Request for ibv_send_wr {
-    fn zeroed() -> ibv_send_wr {
-        ibv_send_wr::zeroed()
-    }
-    #[inline]
-    fn set_next(&mut self, next: *mut ibv_send_wr) {
-        self.next = next;
-    }
-    fn set_entries(&mut self, entries: *mut ibv_sge) {
-        self.sg_list = entries;
-    }
-    #[inline]
-    fn entries(&self) -> *mut ibv_sge {
-        self.sg_list
-    }
+macro_rules! request {
+    ($($wr:ident),+) => {
+        $(
+            // SAFETY: the fields are those of the C structure.
+            unsafe impl Request for $wr {
+                fn zeroed() -> $wr {
+                    $wr::zeroed()
+                }
+                #[inline]
+                fn set_next(&mut self, next: *mut $wr) {
+                    self.next = next;
+                }
+                fn set_entries(&mut self, entries: *mut ibv_sge) {
+                    self.sg_list = entries;
+                }
+                #[inline]
+                fn entries(&self) -> *mut ibv_sge {
+                    self.sg_list
+                }
+            }
+        )+
+    };
 }
-
-// SAFETY: the fields are those of the C structure.
-unsafe impl Request for ibv_recv_wr {
-    fn zeroed() -> ibv_recv_wr {
-        ibv_recv_wr::zeroed()
-    }
-    #[inline]
-    fn set_next(&mut self, next: *mut ibv_recv_wr) {
-        self.next = next;
-    }
-    fn set_entries(&mut self, entries: *mut ibv_sge) {
-        self.sg_list = entries;
-    }
-    #[inline]
-    fn entries(&self) -> *mut ibv_sge {
-        self.sg_list
-    }
-}
+request!(ibv_send_wr, ibv_recv_wr);
 
 /// What a device did not take of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
