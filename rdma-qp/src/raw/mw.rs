@@ -47,6 +47,7 @@ impl OwnedWindow {
     pub(crate) fn allocate(pd: &Arc<PdHandle>, kind: ibv_mw_type) -> Result<OwnedWindow, Errno> {
         // SAFETY: the PD is live (invariant 1).
         let ptr = pointer(unsafe { ops::ibv_alloc_mw(pd.as_ptr(), kind) })?;
+        pd.windows.fetch_add(1, Relaxed);
         Ok(OwnedWindow {
             window: ManuallyDrop::new(WindowHandle {
                 ptr,
@@ -128,8 +129,13 @@ impl PdHandle {
     pub(super) fn free_window(&self, window: WindowHandle) {
         // SAFETY: the window is live: it is consumed here and nowhere else, and it is of this PD. No queue has requests that
         // name it: the caller checked the marks.
-        if let Err(errno) = status(unsafe { ops::ibv_dealloc_mw(window.ptr.as_ptr()) }) {
-            tracing::error!(device = %self.context.name, %errno, "a memory window could not be freed and stays");
+        match status(unsafe { ops::ibv_dealloc_mw(window.ptr.as_ptr()) }) {
+            Ok(()) => {
+                self.windows.fetch_sub(1, Relaxed);
+            }
+            Err(errno) => {
+                tracing::error!(device = %self.context.name, %errno, "a memory window could not be freed and stays");
+            }
         }
     }
 }

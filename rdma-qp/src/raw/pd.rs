@@ -267,6 +267,8 @@ pub(crate) struct PdHandle {
     ptr: NonNull<ibv_pd>,
     /// Live regions.
     regions: AtomicUsize,
+    /// Live memory windows.
+    pub(super) windows: AtomicUsize,
     freed: bool,
     state: Mutex<State>,
     ahs: Mutex<Cache>,
@@ -290,6 +292,7 @@ impl PdHandle {
             id,
             ptr,
             regions: AtomicUsize::new(0),
+            windows: AtomicUsize::new(0),
             freed: false,
             state: Mutex::default(),
             ahs: Mutex::default(),
@@ -472,8 +475,9 @@ impl PdHandle {
 
     /// Does with a region what is left when it cannot be deregistered. Returns how many wait on.
     fn keep_or_leak(&self, errno: Errno, region: Region) -> usize {
-        if errno == Errno::EBUSY && region.access.contains(IBV_ACCESS_MW_BIND) {
-            // A window is bound to it. When that is gone, somebody sweeps.
+        if region.access.contains(IBV_ACCESS_MW_BIND) && self.windows.load(Relaxed) > 0 {
+            // A window may be bound to it, which devices tell by different numbers (the kernel's rxe by EINVAL:
+            // `rxe_mr.c`, `rxe_dereg_mr`). When a window goes, there is a sweep.
             let (what, marks) = (Resource::Region(region), Vec::new());
             self.state().retired.push(Retired { what, marks });
             return 1;
