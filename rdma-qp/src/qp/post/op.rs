@@ -311,6 +311,12 @@ impl Request for BindWindow<'_> {
     fn names(&self) -> Names<'_> {
         Names::Bind(self.binding())
     }
+    #[inline]
+    fn fill(&self, request: &mut ibv_send_wr) {
+        // The place may hold what an earlier request left, and rdma-core's rxe refuses a bind with any (`rxe.c`,
+        // `validate_send_wr`).
+        request.set_imm_data(0);
+    }
 }
 
 impl Request for LocalInv {
