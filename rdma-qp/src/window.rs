@@ -107,6 +107,8 @@ impl<T: Transport> Qp<T> {
     /// Posts a request that binds `window` to a range of a region, with rights for the peer of this QP, and returns how the
     /// peer names it from then on. Each bind gives the window a new key, so what the peer was told before is void.
     ///
+    /// It is handed to the device at once, with what waits for the doorbell.
+    ///
     /// Requests of the peer that come before the bind has completed find no such key: tell the peer afterwards. The region
     /// must have been registered with [`Access::MW_BIND`], and with `LOCAL_WRITE` if the peer may write.
     ///
@@ -153,10 +155,12 @@ impl<T: Transport> Qp<T> {
         let (addr, len) = (to.addr(), to.len() as u64);
         // The device demands another key than the last one; the low byte is the application's (ibv_bind_mw(3)).
         let rkey = ibv_inc_rkey(window.rkey);
-        window.rkey = rkey;
+        window.owned.set_rkey(window.rkey);
         let access = ibv_access_flags::from_bits_retain(access.bits());
         let op = BindWindow(window.owned.binding(Some(to.local()), access, rkey));
         let ticket = self.post(op, NOTHING, flags)?;
+        self.ring()?;
+        window.rkey = rkey;
         Ok((ticket, RemoteRegion { addr, len, rkey }))
     }
 

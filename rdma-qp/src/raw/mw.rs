@@ -64,6 +64,14 @@ impl OwnedWindow {
         unsafe { self.window.ptr.as_ref().rkey }
     }
 
+    /// Tells the library the key that the last bind gave it: some find the window by it (rdma-core's rxe: `rxe.c`,
+    /// `convert_send_wr`), and binding by a request leaves it to the program to note it.
+    pub(crate) fn set_rkey(&mut self, rkey: u32) {
+        // SAFETY: the window is live until it is dropped (invariant 1). The library reads the field in calls that name the
+        // window, none of which is under way: a bind is handed over by the call that posts it, and that borrows `self`.
+        unsafe { (*self.window.ptr.as_ptr()).rkey = rkey };
+    }
+
     pub(crate) fn pd(&self) -> &Arc<PdHandle> {
         &self.pd
     }
