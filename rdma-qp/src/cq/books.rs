@@ -133,13 +133,7 @@ impl Poller {
         };
         let retired = queue.retire(wc.wr_id, ending)?;
         if ending == Ending::Success {
-            let taken = Taken {
-                wc: *wc,
-                qp_num: queue.qp_num(),
-                kind: queue.kind,
-                header: queue.header,
-            };
-            return Some((success(cq, &taken), retired));
+            return Some((success(cq, &Taken::of(&queue, wc)), retired));
         }
         let ticket = Ticket::new(cq, wc.wr_id, true);
         let entry = self

@@ -49,6 +49,19 @@ pub(crate) struct Taken {
     pub(crate) header: u32,
 }
 
+impl Taken {
+    /// A completion of a queue of a QP.
+    #[inline(always)]
+    pub(crate) fn of(queue: &Queue, wc: &ibv_wc) -> Taken {
+        Taken {
+            wc: *wc,
+            qp_num: queue.qp_num(),
+            kind: queue.kind,
+            header: queue.header,
+        }
+    }
+}
+
 /// What the short way came to.
 pub(crate) enum Look {
     Taken(Taken),
@@ -79,10 +92,7 @@ impl Intake {
         if at != self.filled.get() {
             return self.judge(at);
         }
-        // SAFETY: the CQ is live: the owner holds its handle. The batch has room for as many as are asked for, and no
-        // reference to it exists.
-        let found =
-            unsafe { ops::ibv_poll_cq(self.cq.as_ptr(), BATCH as i32, self.batch.get().cast()) };
+        let found = self.ask();
         if (found as u32).wrapping_sub(1) >= BATCH as u32 {
             return if self.is_empty(found) {
                 Look::Empty
@@ -92,6 +102,14 @@ impl Intake {
         }
         self.filled.set(found as usize);
         self.judge(0)
+    }
+
+    /// Asks the device for a batch, and returns what it did: how many there are, 0, or that it failed.
+    #[inline(always)]
+    fn ask(&self) -> i32 {
+        // SAFETY: the CQ is live: the owner holds its handle. The batch has room for as many as are asked for, and no
+        // reference to it exists.
+        unsafe { ops::ibv_poll_cq(self.cq.as_ptr(), BATCH as i32, self.batch.get().cast()) }
     }
 
     /// The short way with the completion at a place of the batch.
@@ -108,12 +126,7 @@ impl Intake {
             && queue.retire_next(wc.wr_id)
         {
             self.next.set(at + 1);
-            return Look::Taken(Taken {
-                wc: *wc,
-                qp_num: queue.qp_num(),
-                kind: queue.kind,
-                header: queue.header,
-            });
+            return Look::Taken(Taken::of(queue, wc));
         }
         self.next.set(at);
         Look::Unusual
@@ -154,10 +167,7 @@ impl Intake {
             return Err(errno);
         }
         if self.next.get() >= self.filled.get() {
-            // SAFETY: as in `look`.
-            let found = unsafe {
-                ops::ibv_poll_cq(self.cq.as_ptr(), BATCH as i32, self.batch.get().cast())
-            };
+            let found = self.ask();
             if !(1..=BATCH as i32).contains(&found) {
                 let empty = self.is_empty(found);
                 return if empty { Ok(None) } else { self.take() };

@@ -16,7 +16,7 @@ use crate::cq::Ticket;
 use crate::endpoint::RemoteAddr;
 use crate::mr::MrSlice;
 use crate::raw::qp::{NotPosted, Refusal};
-use crate::wr_id::{QueueKind, STEP, distance, is_before};
+use crate::wr_id::{QueueKind, STEP, distance, is_before, sequence};
 
 /// No data: the local side of a request without any.
 pub const NOTHING: [MrSlice<'static>; 0] = [];
@@ -281,8 +281,7 @@ impl<T: Transport> Qp<T> {
             queue,
             depth: books.depth,
             outstanding: books.occupied(),
-            last_signaled: (!silent)
-                .then(|| crate::wr_id::sequence(last_signaled.wrapping_sub(STEP))),
+            last_signaled: (!silent).then(|| sequence(last_signaled.wrapping_sub(STEP))),
             place_is_kept,
         }
     }

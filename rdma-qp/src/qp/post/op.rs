@@ -180,6 +180,16 @@ fn rdma(remote: &RemoteAddr) -> ibv_send_wr_rdma {
     }
 }
 
+#[inline]
+fn operands(remote: &RemoteAddr, compare_add: u64, swap: u64) -> ibv_send_wr_atomic {
+    ibv_send_wr_atomic {
+        remote_addr: remote.addr,
+        compare_add,
+        swap,
+        rkey: remote.rkey,
+    }
+}
+
 impl Request for Send {
     const OPERATION: Operation = Operation::Send;
     const OPCODE: ibv_wr_opcode = IBV_WR_SEND;
@@ -254,12 +264,7 @@ impl Request for CompareSwap {
     }
     #[inline]
     fn fill(&self, request: &mut ibv_send_wr) {
-        request.wr.atomic = ibv_send_wr_atomic {
-            remote_addr: self.remote.addr,
-            compare_add: self.compare,
-            swap: self.swap,
-            rkey: self.remote.rkey,
-        };
+        request.wr.atomic = operands(&self.remote, self.compare, self.swap);
     }
 }
 
@@ -273,12 +278,7 @@ impl Request for FetchAdd {
     }
     #[inline]
     fn fill(&self, request: &mut ibv_send_wr) {
-        request.wr.atomic = ibv_send_wr_atomic {
-            remote_addr: self.remote.addr,
-            compare_add: self.add,
-            swap: 0,
-            rkey: self.remote.rkey,
-        };
+        request.wr.atomic = operands(&self.remote, self.add, 0);
     }
 }
 
