@@ -1,10 +1,11 @@
-//! The command `qp`: devices, files moved through Queue Pairs, unmodified programs on the software device, and the transition
-//! table.
+//! The command `qp`: devices, files moved through Queue Pairs, unmodified programs on the software device, what a job
+//! needs, and the transition table.
 #![forbid(unsafe_code)]
 
 mod copy;
 mod devices;
 mod failure;
+mod plan;
 mod run;
 mod states;
 mod term;
@@ -33,6 +34,8 @@ enum Command {
     Copy(Box<copy::Args>),
     /// Run an unmodified verbs program on the software device
     Run(Box<run::Args>),
+    /// Count the Queue Pairs and the memory that a job needs, by transport
+    Plan(plan::Args),
     /// Show which Queue Pair transitions exist, and which attributes each one needs
     States(states::Args),
 }
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         Command::Copy(args) => copy::run(*args),
         Command::Run(args) => run::run(*args),
         Command::Devices(args) => devices::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::States(args) => states::run(&args),
     };
     match ended {
