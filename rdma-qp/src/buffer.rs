@@ -12,7 +12,7 @@ use crate::attach::Attachments;
 use crate::cq::{Completion, Ticket};
 use crate::mr::MrSlice;
 use crate::pd::{Pd, RegisterError};
-use crate::qp::{Op, PostError, PostFlags, Qp, Transport};
+use crate::qp::{Op, PostError, PostFlags, Qp, RecvQueue, Transport};
 use crate::raw::chunks::{Chunk, Chunks};
 use crate::raw::memory::Memory;
 use crate::wr_id::QueueKind;
@@ -219,7 +219,10 @@ impl<T: Transport> Qp<T> {
     ///
     /// # Errors
     /// As [`Qp::recv`].
-    pub fn recv_buffer(&mut self, buffer: Buffer) -> Result<Ticket, BufferNotPosted> {
+    pub fn recv_buffer(&mut self, buffer: Buffer) -> Result<Ticket, BufferNotPosted>
+    where
+        T: RecvQueue,
+    {
         let posted = self.recv(buffer.slice());
         self.keep_buffer(QueueKind::Recv, posted, buffer)
     }

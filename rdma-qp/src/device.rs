@@ -163,6 +163,14 @@ impl Device {
         }
     }
 
+    pub(crate) fn context(&self) -> &Arc<ContextHandle> {
+        &self.context
+    }
+
+    pub(crate) fn attr_handle(&self) -> &Arc<ibv_device_attr> {
+        &self.attr
+    }
+
     /// Its name, such as `mlx5_0`.
     pub fn name(&self) -> &str {
         &self.context.name

@@ -88,6 +88,7 @@ mod srq;
 mod units;
 mod window;
 mod wr_id;
+pub mod xrc;
 
 pub use account::{Account, Operation};
 pub use ah::{Ah, AhError, Destination, DestinationError, Grh, GrhError, NotAGroup};
@@ -117,7 +118,7 @@ pub use qp::{
     GidProblem, Global, MeasureError, Modified, ModifyError, ModifyReport, NOTHING, Negotiated, Op,
     Path, PathOptions, PostError, PostFlags, Problem, Qp, QpBuilder, QpRef, QpRefGidError,
     QpSnapshot, QueryQpError, Rc, RdmaRead, RdmaWrite, RecoverError, RecoverProblem, Recovered,
-    Recovery, RefDrainError, RefDrained, ToErr, ToInit, ToInitUd, ToReset, ToRtr, ToRtrUd, ToRts,
+    Recovery, RecvQueue, RefDrainError, RefDrained, ToErr, ToInit, ToInitUd, ToReset, ToRtr, ToRtrUd, ToRts,
     ToRtsUd, ToSqd, Transition, TransitionOf, Transport, Uc, Ud, op,
 };
 pub use raw::memory::Memory;
@@ -126,8 +127,8 @@ pub use report::FailureReport;
 pub use rtt::Rtt;
 pub use shared::{AnyOp, Behind, Shared, SharedQp, SharedSlice};
 pub use srq::{
-    BadHeader, CloseSrqError, ConnectionId, Connections, CreateSrqError, Message, Receives, Refill,
-    RefillError, Srq, SrqBuilder, SrqError,
+    BadHeader, Basic, CloseSrqError, ConnectionId, Connections, CreateSrqError, Message, Receives, Refill,
+    RefillError, Srq, SrqBuilder, SrqError, SrqKind,
 };
 pub use units::{AckTimeout, OutOfRange, PathMtu, Psn, RetryCount, RnrRetry, RnrTimer, Timing};
 pub use window::{BindWindow, Window, WindowError};

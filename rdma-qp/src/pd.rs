@@ -15,6 +15,7 @@ use crate::mr::Mr;
 use crate::qp::{QpBuilder, Rc, Uc, Ud};
 use crate::raw::memory::Memory;
 use crate::raw::pd::{OwnedRegion, PdHandle};
+use crate::xrc::{XrcDomain, XrcSend, XrcSrqBuilder};
 
 bitflags::bitflags! {
     /// What a region, or a QP, lets the device do on behalf of others.
@@ -178,6 +179,16 @@ impl Pd {
     /// Begins an unreliable-datagram QP whose completions go to `cq`.
     pub fn ud<'a>(&'a self, cq: &'a Cq) -> QpBuilder<'a, Ud> {
         QpBuilder::new(self, cq)
+    }
+
+    /// Begins an XRC initiator whose completions go to `cq`.
+    pub fn xrc<'a>(&'a self, cq: &'a Cq) -> QpBuilder<'a, XrcSend> {
+        QpBuilder::new(self, cq)
+    }
+
+    /// Begins an XRC SRQ that stands in `domain`, and whose receives complete on `cq`.
+    pub fn xrc_srq<'a>(&'a self, domain: &'a XrcDomain, cq: &'a Cq) -> XrcSrqBuilder<'a> {
+        XrcSrqBuilder::new(self, domain, cq)
     }
 
     /// Regions that were dropped while queues might still use them, and have not been freed yet.

@@ -4,3 +4,14 @@
 
 pub mod mesh;
 pub mod plan;
+
+pub use rdma_qp::xrc::{
+    BadSrqNum, CloseDomainError, CloseTargetError, CreateTargetError, OpenDomainError,
+    OpenTargetError, Opening, SrqNum, Xrc, XrcDomain, XrcRecv, XrcSend, XrcSrqBuilder, XrcTarget,
+};
+
+/// An XRC SRQ: the receives of one process, named by its number in each request ([`XrcSrq::srq_num`](rdma_qp::Srq::srq_num)).
+pub type XrcSrq = rdma_qp::Srq<Xrc>;
+
+/// An XRC initiator: it sends to the SRQs of one node.
+pub type XrcInitiator = rdma_qp::Qp<XrcSend>;

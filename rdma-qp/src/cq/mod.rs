@@ -25,14 +25,13 @@ pub use events::Armed;
 pub(crate) use srq::SrqUser;
 pub use wait::WaitError;
 
-use crate::account::{Queue, Retired, Share};
+use crate::account::{Queue, Retired};
 use crate::errno::Errno;
 use crate::qp::QpInfo;
 use crate::raw::cq::CqHandle;
 use crate::raw::intake::{Intake, Look};
 use crate::raw::pd::PdHandle;
 use crate::report::FailureReport;
-use crate::wr_id::QueueKind;
 use books::{Entry, Poller, success};
 
 /// A completion queue could not be created.
@@ -183,27 +182,6 @@ impl Cq {
             root: None,
         });
         poller.drop_stale(&self.intake);
-    }
-
-    /// Enters a new QP that takes its receives from an SRQ.
-    ///
-    /// The QP before it that had its number may have left completions of such receives. They are handed out, because the
-    /// receives are the SRQ's, but as those of no QP.
-    pub(crate) fn enter_srq(
-        &self,
-        share: &Share,
-        pd: &Arc<PdHandle>,
-        user: SrqUser,
-    ) -> Result<(), PollError> {
-        self.settle()?;
-        let mut poller = self.poller.borrow_mut();
-        for (done, _) in &mut poller.stash {
-            if done.queue == QueueKind::SharedRecv && done.qp_num == user.info.qp_num {
-                done.qp_num = 0;
-            }
-        }
-        poller.srqs.enter(share, pd, user);
-        Ok(())
     }
 
     /// Takes the next completion. `None`: there is none at present. Does not wait.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use rdma_core_sys::{IBV_WC_SUCCESS, ibv_wc};
 
 use super::books::{ending_of, success};
-use super::{Completion, Failure, Root, Ticket};
+use super::{Completion, Cq, Failure, PollError, Root, Ticket};
 use crate::account::{Account, Ending, Queue, Retired, Share};
 use crate::number::NumberHasher;
 use crate::qp::QpInfo;
@@ -41,8 +41,8 @@ pub(super) struct Srqs {
 }
 
 impl Srqs {
-    /// Enters a QP that takes its receives from an SRQ.
-    pub(super) fn enter(&mut self, share: &Share, pd: &Arc<PdHandle>, user: SrqUser) {
+    /// Enters an SRQ, which QPs with datagrams use or not.
+    fn enter(&mut self, share: &Share, pd: &Arc<PdHandle>, datagrams: bool) {
         let at = share.srq.number as usize;
         if self.parts.len() <= at {
             self.parts.resize_with(at + 1, || None);
@@ -50,10 +50,14 @@ impl Srqs {
         let before = self.parts[at].take();
         let same = before.filter(|part| Arc::ptr_eq(&part.share.srq, &share.srq));
         self.parts[at] = Some(Part {
-            datagrams: same.is_some_and(|part| part.datagrams) || user.recv.header != 0,
+            datagrams: same.is_some_and(|part| part.datagrams) || datagrams,
             share: share.clone(),
             pd: Arc::downgrade(pd),
         });
+    }
+
+    /// Enters a QP that takes its receives from SRQs.
+    fn enter_user(&mut self, user: SrqUser) {
         if self.users.len() == self.users.capacity() {
             self.users.retain(|_, user| !user.recv.is_ended());
         }
@@ -142,6 +146,44 @@ impl Srqs {
         let user = self.users.get(&done.qp_num)?;
         let share = self.find(done.ticket.wr_id())?;
         (!user.recv.is_ended()).then(|| (&*user.info, share.srq.account()))
+    }
+}
+
+impl Cq {
+    /// Enters an SRQ whose receives complete here, whichever QP they come by.
+    pub(crate) fn enter_srq(&self, share: &Share, pd: &Arc<PdHandle>) -> Result<(), PollError> {
+        self.settle()?;
+        self.poller.borrow_mut().srqs.enter(share, pd, false);
+        Ok(())
+    }
+
+    /// Enters a new QP that takes its receives from an SRQ.
+    pub(crate) fn enter_srq_user(
+        &self,
+        share: &Share,
+        pd: &Arc<PdHandle>,
+        user: SrqUser,
+    ) -> Result<(), PollError> {
+        let datagrams = user.recv.header != 0;
+        self.enter_user(user)?;
+        (self.poller.borrow_mut().srqs).enter(share, pd, datagrams);
+        Ok(())
+    }
+
+    /// Enters a new QP that takes its receives from SRQs that are entered already, or will be.
+    ///
+    /// The QP before it that had its number may have left completions of such receives. They are handed out, because the
+    /// receives are the SRQ's, but as those of no QP.
+    pub(crate) fn enter_user(&self, user: SrqUser) -> Result<(), PollError> {
+        self.settle()?;
+        let mut poller = self.poller.borrow_mut();
+        for (done, _) in &mut poller.stash {
+            if done.queue == QueueKind::SharedRecv && done.qp_num == user.info.qp_num {
+                done.qp_num = 0;
+            }
+        }
+        poller.srqs.enter_user(user);
+        Ok(())
     }
 }
 

@@ -3,9 +3,12 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use rdma_core_sys::{IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, ibv_qp_cap, ibv_qp_create_flags};
+use rdma_core_sys::rules;
+use rdma_core_sys::{
+    IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, IBV_QPS_RTS, ibv_qp_cap, ibv_qp_create_flags,
+};
 
-use super::{Qp, QpInfo, Transport, Ud};
+use super::{Qp, QpInfo, RecvQueue, Transport, Ud};
 use crate::account::Share;
 use crate::attach::Attachments;
 use crate::buffer::PostedBuffers;
@@ -113,7 +116,7 @@ fn hint(errno: Errno) -> &'static str {
     }
 }
 
-/// What a QP shall be like. Made by [`Pd::rc`], [`Pd::uc`] and [`Pd::ud`].
+/// What a QP shall be like. Made by [`Pd::rc`], [`Pd::uc`], [`Pd::ud`] and [`Pd::xrc`].
 ///
 /// ```
 /// use rdma_qp::Device;
@@ -138,14 +141,21 @@ pub struct QpBuilder<'a, T: Transport> {
 
 impl<'a, T: Transport> QpBuilder<'a, T> {
     pub(crate) fn new(pd: &'a Pd, cq: &'a Cq) -> QpBuilder<'a, T> {
+        // An XRC initiator has no receive queue, and serves nobody.
+        let posts = rules::allowed_posts(T::RULES, IBV_QPS_RTS);
+        let receives = posts.is_some_and(|posts| posts.post_recv);
         let cap = ibv_qp_cap {
             max_send_wr: 16,
-            max_recv_wr: 16,
+            max_recv_wr: if receives { 16 } else { 0 },
             max_send_sge: 1,
-            max_recv_sge: 1,
+            max_recv_sge: u32::from(receives),
             max_inline_data: 0,
         };
-        let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let access = if receives {
+            Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC
+        } else {
+            Access::empty()
+        };
         QpBuilder {
             pd,
             send_cq: cq,
@@ -164,47 +174,15 @@ impl<'a, T: Transport> QpBuilder<'a, T> {
         self
     }
 
-    /// Most receives outstanding at a time; 16 if not set.
-    pub fn recv_depth(mut self, requests: u32) -> Self {
-        self.cap.max_recv_wr = requests;
-        self
-    }
-
     /// Most ranges that one send gathers; 1 if not set.
     pub fn send_sge(mut self, entries: u32) -> Self {
         self.cap.max_send_sge = entries;
         self
     }
 
-    /// Most ranges that one receive scatters to; 1 if not set.
-    pub fn recv_sge(mut self, entries: u32) -> Self {
-        self.cap.max_recv_sge = entries;
-        self
-    }
-
     /// Bytes that one send can carry inline; 0 if not set.
     pub fn inline_data(mut self, bytes: u32) -> Self {
         self.cap.max_inline_data = bytes;
-        self
-    }
-
-    /// Completions of receives go to this CQ, rather than to that of the sends.
-    pub fn recv_cq(mut self, cq: &'a Cq) -> Self {
-        self.recv_cq = cq;
-        self
-    }
-
-    /// It takes its receives from this SRQ, and has no receive queue of its own: `recv_depth` and `recv_sge` mean nothing
-    /// then. Their completions go to the CQ for receives, which needs room for all receives of the SRQ, once for all QPs.
-    pub fn srq(mut self, srq: &'a Srq) -> Self {
-        self.srq = Some(srq);
-        self
-    }
-
-    /// What the peer may do, used by [`Qp::connect`]; WRITE, READ and atomics if not set. A region's own rights decide
-    /// on top of it.
-    pub fn access(mut self, access: Access) -> Self {
-        self.access = access;
         self
     }
 
@@ -252,7 +230,8 @@ impl<'a, T: Transport> QpBuilder<'a, T> {
                 recv: handle.recv.clone(),
                 root: None,
             };
-            self.recv_cq.enter_srq(&share, self.pd.handle(), user)?;
+            self.recv_cq
+                .enter_srq_user(&share, self.pd.handle(), user)?;
         }
         tracing::debug!(device = %info.device, qp = info.qp_num, transport = %T::RULES, "QP created");
         let buffers = PostedBuffers::new(
@@ -368,6 +347,40 @@ impl<'a, T: Transport> QpBuilder<'a, T> {
                 }
             }
         }
+    }
+}
+
+impl<'a, T: RecvQueue> QpBuilder<'a, T> {
+    /// Most receives outstanding at a time; 16 if not set.
+    pub fn recv_depth(mut self, requests: u32) -> Self {
+        self.cap.max_recv_wr = requests;
+        self
+    }
+
+    /// Most ranges that one receive scatters to; 1 if not set.
+    pub fn recv_sge(mut self, entries: u32) -> Self {
+        self.cap.max_recv_sge = entries;
+        self
+    }
+
+    /// Completions of receives go to this CQ, rather than to that of the sends.
+    pub fn recv_cq(mut self, cq: &'a Cq) -> Self {
+        self.recv_cq = cq;
+        self
+    }
+
+    /// It takes its receives from this SRQ, and has no receive queue of its own: `recv_depth` and `recv_sge` mean nothing
+    /// then. Their completions go to the CQ for receives, which needs room for all receives of the SRQ, once for all QPs.
+    pub fn srq(mut self, srq: &'a Srq) -> Self {
+        self.srq = Some(srq);
+        self
+    }
+
+    /// What the peer may do, used by [`Qp::connect`]; WRITE, READ and atomics if not set. A region's own rights decide
+    /// on top of it.
+    pub fn access(mut self, access: Access) -> Self {
+        self.access = access;
+        self
     }
 }
 

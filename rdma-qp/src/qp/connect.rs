@@ -37,6 +37,14 @@ pub enum EndpointError {
     /// No address vector can name the GID.
     #[error("GID {0} cannot be used: an address vector names no index above 255; choose another")]
     GidIndex(GidEntry),
+    /// The endpoint was made of another QP.
+    #[error("the endpoint is that of QP {qp_num:#x}, not of {qp}: each QP needs one of its own")]
+    OtherQp {
+        /// The QP.
+        qp: String,
+        /// The one that it was made of.
+        qp_num: u32,
+    },
     /// An option of the path is out of its range.
     #[error(transparent)]
     Options(#[from] OutOfRange),
@@ -191,6 +199,22 @@ pub(crate) struct Description {
 }
 
 impl Description {
+    /// What was told before, by another value for the same QP.
+    pub(super) fn again(
+        here: Endpoint,
+        source: GidEntry,
+        pkey_index: u16,
+        port_state: ibv_port_state,
+    ) -> Description {
+        Description {
+            here,
+            source,
+            pkey_index,
+            port_state,
+            there: None,
+        }
+    }
+
     pub(super) fn here(&self) -> &Endpoint {
         &self.here
     }
@@ -328,6 +352,18 @@ pub(crate) trait Connecting: Moves {
         Ok(agreed)
     }
 
+    /// See [`Qp::connect`].
+    fn join(
+        &mut self,
+        there: &Peer,
+        exchange: &mut (impl Exchange + ?Sized),
+        timing: Timing,
+    ) -> Result<Connected, ConnectError> {
+        let agreed = self.begin(there, timing)?;
+        exchange.barrier()?;
+        self.finish(agreed, timing)
+    }
+
     /// See [`Qp::connect_finish`].
     fn finish(&mut self, agreed: Negotiated, timing: Timing) -> Result<Connected, ConnectError> {
         let told = self.told().clone().ok_or(ConnectError::NoEndpoint)?;
@@ -423,9 +459,7 @@ impl<T: Connects> Qp<T> {
         exchange: &mut (impl Exchange + ?Sized),
         timing: Timing,
     ) -> Result<Connected, ConnectError> {
-        let agreed = self.begin(there, timing)?;
-        exchange.barrier()?;
-        self.finish(agreed, timing)
+        self.join(there, exchange, timing)
     }
 
     /// The first half of [`Qp::connect`], for programs with a barrier of their own (MPI, a launcher): to RTR, where the QP

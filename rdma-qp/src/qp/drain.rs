@@ -140,6 +140,17 @@ impl std::error::Error for DrainError {
 }
 
 impl Drained {
+    /// Of a QP without queues of its own.
+    pub(super) fn of(transport: rules::Transport, completions: Vec<Completion>) -> Drained {
+        Drained {
+            transport,
+            completions,
+            send: DrainedQueue::default(),
+            recv: DrainedQueue::default(),
+            silent: (0, 0, 0),
+        }
+    }
+
     /// What the peer made of a request, by its completion.
     ///
     /// On RC a success is acknowledged, so the request was executed. One that the peer refused was not, nor was any behind it:
@@ -285,13 +296,7 @@ impl<T: Transport> Qp<T> {
         flush: bool,
     ) -> Result<Drained, DrainError> {
         let before = self.books();
-        let mut drained = Drained {
-            transport: T::RULES,
-            completions: Vec::new(),
-            send: DrainedQueue::default(),
-            recv: DrainedQueue::default(),
-            silent: (0, 0, 0),
-        };
+        let mut drained = Drained::of(T::RULES, Vec::new());
         let mut marks = 0;
         let result = self.take_all(cqs, deadline, flush, &mut marks, &mut drained.completions);
         drained.send = ended(&before.0, &self.send_account(), QueueKind::Send, &drained);
@@ -326,7 +331,8 @@ impl<T: Transport> Qp<T> {
         if flush {
             match state(&self.handle, &self.info)? {
                 IBV_QPS_RESET => idle = true,
-                IBV_QPS_ERR => {}
+                // In ERR too: soft-RoCE learns of receives that were posted there only when something wakes it (rdma-core
+                // providers/rxe/rxe.c, rxe_post_recv).
                 _ => {
                     self.make(&ToErr)?;
                 }

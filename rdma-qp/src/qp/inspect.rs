@@ -10,7 +10,7 @@ use rdma_core_sys::*;
 use super::connect::Description;
 use super::modify::{self, Handle};
 use super::{NOTHING, PathInfo, PostError, Qp, QpInfo, Rc, Transport};
-use crate::cq::{Cq, WaitError};
+use crate::cq::{Cq, Ticket, WaitError};
 use crate::deadline::Deadline;
 use crate::dump::{
     self, Accounts, Attributes, CapDump, DeviceDump, Dump, Ends, GidDump, GlobalDump, PathDump,
@@ -114,22 +114,33 @@ impl Qp<Rc> {
         rounds: u32,
         deadline: impl Into<Deadline>,
     ) -> Result<Rtt, MeasureError> {
-        let deadline = deadline.into();
-        // A request without bytes names no memory (rxe_resp.c, check_rkey: neither address nor rkey is looked at).
-        let nowhere = RemoteAddr {
-            addr: 0,
-            rkey: 0,
-            room: 0,
-        };
-        let mut samples = Vec::new();
-        for _ in 0..rounds.max(1) {
-            let start = Instant::now();
-            let ticket = self.write(NOTHING, nowhere)?;
-            cq.wait(&ticket, deadline)?;
-            samples.push(start.elapsed());
-        }
-        Ok(Rtt::of(&samples).unwrap_or_default())
+        measure(cq, rounds, deadline.into(), |nowhere| {
+            self.write(NOTHING, nowhere)
+        })
     }
+}
+
+/// Times `rounds` requests without bytes, at least one, each from its post to its completion in `cq`.
+pub(super) fn measure(
+    cq: &Cq,
+    rounds: u32,
+    deadline: Deadline,
+    mut post: impl FnMut(RemoteAddr) -> Result<Ticket, PostError>,
+) -> Result<Rtt, MeasureError> {
+    // A request without bytes names no memory (rxe_resp.c, check_rkey: neither address nor rkey is looked at).
+    let nowhere = RemoteAddr {
+        addr: 0,
+        rkey: 0,
+        room: 0,
+    };
+    let mut samples = Vec::new();
+    for _ in 0..rounds.max(1) {
+        let start = Instant::now();
+        let ticket = post(nowhere)?;
+        cq.wait(&ticket, deadline)?;
+        samples.push(start.elapsed());
+    }
+    Ok(Rtt::of(&samples).unwrap_or_default())
 }
 
 /// The dump of a QP, without what only its owner knows: what its queues hold, and their books.

@@ -3,12 +3,14 @@
 mod builder;
 mod connect;
 mod drain;
+mod initiator;
 mod inspect;
 mod modify;
 mod post;
 mod qp_ref;
 mod recover;
 mod sqd;
+mod target;
 mod transition;
 mod ud;
 
@@ -31,6 +33,7 @@ pub use post::{Doorbell, NOTHING, Op, PostError, PostFlags, op};
 pub use qp_ref::{QpRef, QpRefGidError, RefDrainError, RefDrained};
 pub use recover::{RecoverError, RecoverProblem, Recovered, Recovery};
 pub use sqd::{Change, ChangeError};
+pub use target::{CloseTargetError, XrcTarget};
 pub use transition::{
     Global, Path, ToErr, ToInit, ToInitUd, ToReset, ToRtr, ToRtrUd, ToRts, ToRtsUd, ToSqd,
     Transition, TransitionOf,
@@ -55,6 +58,9 @@ pub trait Transport: sealed::Sealed + 'static {
     /// Bytes that the device writes into each receive before the message.
     const RECV_HEADER: u32 = 0;
 }
+
+/// Transports whose QPs have a receive queue: all but those of XRC.
+pub trait RecvQueue: Transport {}
 
 /// Transports that connect to one peer.
 pub trait Connects: Transport {}
@@ -81,6 +87,7 @@ pub struct Ud;
 impl Transport for Rc {
     const RULES: rules::Transport = rules::Transport::Rc;
 }
+impl RecvQueue for Rc {}
 impl Connects for Rc {}
 impl RdmaWrite for Rc {}
 impl RdmaRead for Rc {}
@@ -88,6 +95,7 @@ impl RdmaRead for Rc {}
 impl Transport for Uc {
     const RULES: rules::Transport = rules::Transport::Uc;
 }
+impl RecvQueue for Uc {}
 impl Connects for Uc {}
 impl RdmaWrite for Uc {}
 
@@ -95,8 +103,9 @@ impl Transport for Ud {
     const RULES: rules::Transport = rules::Transport::Ud;
     const RECV_HEADER: u32 = crate::ah::Grh::LEN as u32;
 }
+impl RecvQueue for Ud {}
 
-mod sealed {
+pub(crate) mod sealed {
     pub trait Sealed {}
     impl Sealed for super::Rc {}
     impl Sealed for super::Uc {}
@@ -121,6 +130,7 @@ pub(crate) struct PathInfo {
     pub(crate) dest_qp_num: Option<u32>,
     pub(crate) sq_psn: Option<u32>,
     pub(crate) rq_psn: Option<u32>,
+    pub(crate) qkey: Option<u32>,
     pub(crate) timeout: Option<u8>,
     pub(crate) retry_cnt: Option<u8>,
     pub(crate) rnr_retry: Option<u8>,

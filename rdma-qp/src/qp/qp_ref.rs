@@ -10,7 +10,7 @@ use rdma_core_sys::*;
 
 pub use drain::{RefDrainError, RefDrained};
 
-use super::connect::{Connecting, Told};
+use super::connect::{Connecting, Description, Told};
 use super::inspect;
 use super::modify::{self, Control, Moves};
 use super::sqd;
@@ -199,6 +199,55 @@ impl<'a> QpRef<'a> {
         self.describe(gid.into(), options)
     }
 
+    /// Goes on with an endpoint that an earlier `QpRef` of the same QP made, and that the peer was told: for programs that do
+    /// not keep the value between the steps. `gid` and `pkey_index` are those that it was made with.
+    ///
+    /// # Errors
+    /// The endpoint is that of another QP, or the port of the GID cannot be queried.
+    ///
+    /// ```
+    /// # use rdma_core_sys::*;
+    /// # use rdma_qp::QpRef;
+    /// # let verbs = rdma_soft::verbs();
+    /// # // SAFETY: each object is live until the process ends.
+    /// # unsafe {
+    /// # let list = verbs.get_device_list(std::ptr::null_mut());
+    /// # let context = verbs.open_device(*list);
+    /// # let pd = verbs.alloc_pd(context);
+    /// # let cq = verbs.create_cq(context, 16, std::ptr::null_mut(), std::ptr::null_mut(), 0);
+    /// # let mut init = ibv_qp_init_attr::zeroed();
+    /// # (init.send_cq, init.recv_cq, init.qp_type) = (cq, cq, IBV_QPT_RC);
+    /// # (init.cap.max_send_wr, init.cap.max_recv_wr) = (4, 4);
+    /// # let raw = verbs.create_qp(pd, &mut init);
+    /// let mut qp = QpRef::from_raw(verbs, raw)?;
+    /// let gid = qp.best_gid(1)?;
+    /// let here = qp.endpoint(gid)?;
+    /// drop(qp);
+    /// // Later, when the peer has answered:
+    /// let mut qp = QpRef::from_raw(verbs, raw)?;
+    /// qp.endpoint_again(here, gid, 0)?;
+    /// qp.init()?;
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn endpoint_again(
+        &mut self,
+        here: Endpoint,
+        gid: impl Into<GidEntry>,
+        pkey_index: u16,
+    ) -> Result<(), EndpointError> {
+        let gid = gid.into();
+        if here.qp_num != self.qp_num() {
+            return Err(EndpointError::OtherQp {
+                qp: self.info.name(),
+                qp_num: here.qp_num,
+            });
+        }
+        let port_state = self.port(gid.port)?.query()?.state;
+        self.told = Some(Description::again(here, gid, pkey_index, port_state));
+        Ok(())
+    }
+
     /// Moves a fresh QP to INIT on the port of the endpoint that was told, as [`Qp::init`](super::Qp::init).
     ///
     /// # Errors
@@ -217,9 +266,7 @@ impl<'a> QpRef<'a> {
         exchange: &mut (impl Exchange + ?Sized),
         timing: Timing,
     ) -> Result<Connected, ConnectError> {
-        let agreed = self.begin(there, timing)?;
-        exchange.barrier()?;
-        self.finish(agreed, timing)
+        self.join(there, exchange, timing)
     }
 
     /// The first half of [`QpRef::connect`], to RTR, for programs with a barrier of their own.

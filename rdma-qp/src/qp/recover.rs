@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use super::connect::Connecting;
 use super::drain::{DrainError, Drained};
-use super::modify::Moves;
 use super::transition::ToReset;
 use super::{
     ConnectError, Connected, Connects, EndpointError, ModifyError, PathOptions, PostError, Qp,
@@ -127,7 +127,8 @@ impl<T: Connects> Qp<T> {
                 return Err(RecoverError { drained, reason });
             }
         };
-        match self.reconnect(exchange, how, repost) {
+        let between = |qp: &mut Qp<T>| repost(qp).and_then(|()| qp.ring());
+        match reconnect(self, exchange, how, between) {
             Ok((there, connected)) => {
                 tracing::info!(qp = ?self, "QP recovered");
                 Ok(Recovered {
@@ -142,21 +143,20 @@ impl<T: Connects> Qp<T> {
             }
         }
     }
+}
 
-    fn reconnect(
-        &mut self,
-        exchange: &mut (impl Exchange + ?Sized),
-        how: &Recovery<'_>,
-        repost: impl FnOnce(&mut Qp<T>) -> Result<(), PostError>,
-    ) -> Result<(Peer, Connected), RecoverProblem> {
-        self.make(&ToReset)?;
-        let here = self.endpoint_with(how.gid, how.options)?;
-        let there = exchange.swap(&here, how.offered)?;
-        self.init()?;
-        repost(self)
-            .and_then(|()| self.ring())
-            .map_err(RecoverProblem::Repost)?;
-        let connected = self.connect(&there, exchange, how.timing)?;
-        Ok((there, connected))
-    }
+/// RESET, and the way back to RTS with a peer that does the same. `between` is done in INIT.
+pub(super) fn reconnect<Q: Connecting>(
+    qp: &mut Q,
+    exchange: &mut (impl Exchange + ?Sized),
+    how: &Recovery<'_>,
+    between: impl FnOnce(&mut Q) -> Result<(), PostError>,
+) -> Result<(Peer, Connected), RecoverProblem> {
+    qp.make(&ToReset)?;
+    let here = qp.describe(how.gid, how.options)?;
+    let there = exchange.swap(&here, how.offered)?;
+    qp.to_init()?;
+    between(qp).map_err(RecoverProblem::Repost)?;
+    let connected = qp.join(&there, exchange, how.timing)?;
+    Ok((there, connected))
 }

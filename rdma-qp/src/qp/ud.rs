@@ -89,6 +89,13 @@ impl Qp<Ud> {
         Ok(here)
     }
 
+    /// This QP's own Q_Key as its last modify has set it. It is named in requests, and not left to the device by the high bit:
+    /// soft-RoCE does not know that rule and sends the bit (rxe_req.c, `init_req_packet`). `None` for a privileged one.
+    fn own_qkey(&self) -> Option<QKey> {
+        let qkey = self.info.path().qkey?;
+        QKey::new(qkey).ok()
+    }
+
     fn address(&self) -> Result<&Description, DestinationError> {
         self.told.as_ref().ok_or(DestinationError::NotActive)
     }
@@ -142,7 +149,7 @@ impl Qp<Ud> {
     pub fn group(&self, gid: Gid, lid: u16) -> Result<Destination, DestinationError> {
         let mut path = self.path_to(ah::group(gid)?)?;
         path.lid = lid;
-        self.at(&path, Destination::GROUP, None)
+        self.at(&path, Destination::GROUP, self.own_qkey())
     }
 
     /// The way back to who sent a datagram: `got` is its completion, and `offset` the place in `mr` at which its receive
@@ -184,7 +191,8 @@ impl Qp<Ud> {
         } else if sender.has_grh {
             return Err(GrhError::NotGiven.into());
         }
-        self.at(&ah::way_back(from, sender, grh), sender.qp_num, None)
+        let path = ah::way_back(from, sender, grh);
+        self.at(&path, sender.qp_num, self.own_qkey())
     }
 
     /// Posts a SEND of a datagram, of at most the port's active MTU. Success means that it has left: whether it arrives,

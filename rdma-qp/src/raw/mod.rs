@@ -25,6 +25,7 @@ pub(crate) mod pd;
 pub(crate) mod qp;
 mod ring;
 pub(crate) mod srq;
+pub(crate) mod xrc;
 
 use std::ffi::c_int;
 use std::ptr::NonNull;

@@ -190,6 +190,10 @@ impl QpHandle {
             init.create_flags = create_flags.bits();
         }
         (init.send_cq, init.recv_cq) = (send_cq.as_ptr(), recv_cq.as_ptr());
+        if qp_type == IBV_QPT_XRC_SEND {
+            // It receives nothing, and where it would complete is nowhere.
+            init.recv_cq = std::ptr::null_mut();
+        }
         (init.cap, init.qp_type) = (cap, qp_type);
         init.srq = srq.map_or(std::ptr::null_mut(), |srq| srq.as_ptr());
         // SAFETY: the PD, both CQs and the SRQ, if any, are live (invariant 1) and of one context (the builder checked);

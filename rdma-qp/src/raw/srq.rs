@@ -11,6 +11,7 @@ use super::cq::CqHandle;
 use super::pd::{LocalSlice, PdHandle};
 use super::qp::{NotPosted, Refusal, lend};
 use super::ring::Ring;
+use super::xrc::XrcdHandle;
 use super::{errno_of, pointer, status};
 use crate::account::{Books, Operation, Seen, Share, Shared};
 use crate::errno::Errno;
@@ -38,10 +39,14 @@ pub(crate) enum NoSrq {
     Refused(Errno),
 }
 
+/// What an XRC SRQ has beside its PD: the domain that it stands in, and the CQ of its receives.
+pub(crate) type XrcParts = (Arc<XrcdHandle>, Arc<CqHandle>);
+
 /// A shared receive queue with its books.
 pub(crate) struct SrqHandle {
     ptr: NonNull<ibv_srq>,
     pd: Arc<PdHandle>,
+    xrc: Option<XrcParts>,
     pub(crate) shared: Arc<Shared>,
     /// What creation granted.
     pub(crate) cap: ibv_srq_attr,
@@ -98,6 +103,17 @@ impl SrqHandle {
         self.shared.attach(&cq.room, &cq.attention)
     }
 
+    /// `ibv_get_srq_num`: the number by which XRC requests name it.
+    pub(crate) fn xrc_number(&self) -> Result<u32, Errno> {
+        let mut number = 0;
+        // SAFETY: the SRQ is live (invariant 1); `number` is a 32-bit integer.
+        status(unsafe { ops::ibv_get_srq_num(self.as_ptr(), &mut number) })?;
+        if let Some((xrcd, _)) = &self.xrc {
+            xrcd.enter_srq((number, self.shared.number));
+        }
+        Ok(number)
+    }
+
     /// `ibv_query_srq`.
     pub(crate) fn query(&self) -> Result<ibv_srq_attr, Errno> {
         let mut attr = ibv_srq_attr::zeroed();
@@ -130,6 +146,9 @@ impl SrqHandle {
         status(unsafe { self.pd.context.verbs.destroy_srq(self.as_ptr()) })?;
         self.destroyed = true;
         self.shared.end();
+        if let Some((xrcd, _)) = &self.xrc {
+            xrcd.leave_srq(self.shared.number);
+        }
         self.pd.leave_queues();
         self.pd.sweep();
         Ok(())
@@ -145,7 +164,7 @@ impl Drop for SrqHandle {
             );
             // The device may go on using them: they must outlive the process's interest in them.
             let kept = self.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
-            std::mem::forget((self.pd.clone(), kept.take()));
+            std::mem::forget((self.pd.clone(), self.xrc.clone(), kept.take()));
         }
     }
 }
@@ -160,14 +179,30 @@ pub(crate) struct SrqPoster {
 }
 
 impl SrqPoster {
-    /// Makes an SRQ of `depth` receives of up to `sge` entries each.
-    pub(crate) fn create(pd: &Arc<PdHandle>, depth: u32, sge: u32) -> Result<SrqPoster, NoSrq> {
+    /// Makes an SRQ of `depth` receives of up to `sge` entries each; with `xrc`, one for XRC.
+    pub(crate) fn create(
+        pd: &Arc<PdHandle>,
+        depth: u32,
+        sge: u32,
+        xrc: Option<XrcParts>,
+    ) -> Result<SrqPoster, NoSrq> {
         let shared = Arc::new(Shared::new(depth).ok_or(NoSrq::TooMany)?);
-        let mut init = ibv_srq_init_attr::zeroed();
+        let mut init = ibv_srq_init_attr_ex::zeroed();
         (init.attr.max_wr, init.attr.max_sge) = (depth, sge);
         init.srq_context = ptr::without_provenance_mut::<c_void>(TAG + shared.number as usize);
-        // SAFETY: the PD is live (invariant 1); `init` is whole.
-        let made = pointer(unsafe { pd.context.verbs.create_srq(pd.as_ptr(), &mut init) });
+        let mut mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+        (init.srq_type, init.pd) = (IBV_SRQT_BASIC, pd.as_ptr());
+        if let Some((xrcd, cq)) = &xrc {
+            mask |= IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+            init.srq_type = IBV_SRQT_XRC;
+            (init.xrcd, init.cq) = (xrcd.as_ptr(), cq.as_ptr());
+        }
+        init.comp_mask = mask.bits();
+        let context = &pd.context;
+        // SAFETY: the context, the PD, and the XRC domain and the CQ, if any, are live (invariant 1) and of one context (the
+        // builder checked); `init` is whole.
+        let made =
+            pointer(unsafe { ops::ibv_create_srq_ex(&context.verbs, context.as_ptr(), &mut init) });
         let ptr = made.map_err(|errno| {
             shared.end();
             NoSrq::Refused(errno)
@@ -180,6 +215,7 @@ impl SrqPoster {
             handle: Arc::new(SrqHandle {
                 ptr,
                 pd: pd.clone(),
+                xrc,
                 shared,
                 cap: init.attr,
                 users: Mutex::default(),

@@ -4,6 +4,7 @@
 //! that are under way, and not for each of its connections. A completion then names the QP that the message came by.
 
 mod connections;
+mod error;
 mod header;
 mod refill;
 
@@ -15,6 +16,7 @@ use std::sync::{Arc, Weak};
 use rdma_core_sys::{ibv_srq, ibv_srq_attr};
 
 pub use connections::Connections;
+pub use error::{CloseSrqError, CreateSrqError, SrqError};
 pub use header::{BadHeader, ConnectionId};
 pub use refill::{Message, Receives, Refill, RefillError};
 
@@ -27,97 +29,15 @@ use crate::number::NumberHasher;
 use crate::pd::Pd;
 use crate::qp::{Doorbell, PostError, check_recv};
 use crate::raw::qp::{NotPosted, Refusal};
-use crate::raw::srq::{NoSrq, SrqHandle, SrqPoster};
+use crate::raw::srq::{NoSrq, SrqHandle, SrqPoster, XrcParts};
 use crate::wr_id::{self, QueueKind};
-
-/// An SRQ could not be created.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CreateSrqError {
-    /// The device has none.
-    #[error("{device} has no shared receive queues")]
-    None {
-        /// The device.
-        device: String,
-    },
-    /// Nothing, or more than the device can do, was asked for.
-    #[error("{field} is {value}, but {device} allows 1 to {max}")]
-    OverLimit {
-        /// The field, as verbs spells it.
-        field: &'static str,
-        /// What was asked for.
-        value: u32,
-        /// What the device allows.
-        max: u32,
-        /// The device.
-        device: String,
-    },
-    /// The process has as many SRQs as this library can tell apart, which are 2^19.
-    #[error("this process has too many shared receive queues")]
-    TooMany,
-    /// The library refused.
-    #[error(
-        "{device} did not create an SRQ of {depth} receives of {sge} entries each: {source}; is its number of SRQs ({max}) used up?"
-    )]
-    Refused {
-        /// The device.
-        device: String,
-        /// Receives asked for.
-        depth: u32,
-        /// Entries asked for.
-        sge: u32,
-        /// SRQs that the device can have.
-        max: i32,
-        /// What the library said.
-        source: Errno,
-    },
-}
-
-/// An SRQ was not destroyed. It is inside the error.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CloseSrqError {
-    /// QPs still take their receives from it.
-    #[error("SRQ {} is used by {}", .srq.number(), names(.qps))]
-    Busy {
-        /// The SRQ.
-        srq: Box<Srq>,
-        /// Numbers of the QPs.
-        qps: Vec<u32>,
-    },
-    /// The library refused.
-    #[error("SRQ {} could not be destroyed: {source}", .srq.number())]
-    Refused {
-        /// The SRQ.
-        srq: Box<Srq>,
-        /// What the library said.
-        source: Errno,
-    },
-}
-
-fn names(qps: &[u32]) -> String {
-    let names: Vec<String> = qps.iter().map(|n| format!("QP {n:#x}")).collect();
-    names.join(", ")
-}
-
-/// An SRQ could not be queried or modified.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("SRQ {srq}: {what} failed: {source}")]
-pub struct SrqError {
-    /// Number of the SRQ.
-    pub srq: u32,
-    /// What was tried.
-    pub what: &'static str,
-    /// What the library said.
-    pub source: Errno,
-}
 
 /// What an SRQ shall be like. Made by [`Pd::srq`].
 #[derive(Debug)]
 #[must_use = "nothing is made until create() is called"]
 pub struct SrqBuilder<'a> {
-    pd: &'a Pd,
-    depth: u32,
+    pub(crate) pd: &'a Pd,
+    pub(crate) depth: u32,
     sge: u32,
 }
 
@@ -163,6 +83,17 @@ impl SrqBuilder<'_> {
     /// # Errors
     /// The device's limits are exceeded, or the library refused.
     pub fn create(self) -> Result<Srq, CreateSrqError> {
+        let poster = self.make(None)?;
+        tracing::debug!(
+            device = self.pd.device(),
+            srq = poster.handle.shared.number,
+            "SRQ created"
+        );
+        Ok(Srq::of(poster, Basic))
+    }
+
+    /// Makes the SRQ; with `xrc`, one for XRC.
+    pub(crate) fn make(&self, xrc: Option<XrcParts>) -> Result<SrqPoster, CreateSrqError> {
         let (attr, device) = (self.pd.device_attr(), self.pd.device());
         if attr.max_srq <= 0 {
             let device = device.to_owned();
@@ -183,7 +114,7 @@ impl SrqBuilder<'_> {
                 });
             }
         }
-        let poster = SrqPoster::create(self.pd.handle(), self.depth, self.sge).map_err(
+        SrqPoster::create(self.pd.handle(), self.depth, self.sge, xrc).map_err(
             |reason| match reason {
                 NoSrq::TooMany => CreateSrqError::TooMany,
                 NoSrq::Refused(source) => CreateSrqError::Refused {
@@ -194,11 +125,23 @@ impl SrqBuilder<'_> {
                     source,
                 },
             },
-        )?;
-        tracing::debug!(device, srq = poster.handle.shared.number, "SRQ created");
-        let lent = Lent::new(&poster.handle);
-        Ok(Srq { poster, lent })
+        )
     }
+}
+
+/// The kind of an SRQ: [`Basic`], or [`Xrc`](crate::xrc::Xrc).
+pub trait SrqKind: sealed::Sealed + fmt::Debug + Send + Sync + 'static {}
+
+/// An SRQ whose receives serve the QPs that were made with it.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Basic;
+
+impl SrqKind for Basic {}
+
+pub(crate) mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::Basic {}
 }
 
 /// A shared receive queue: receives that serve the messages of many QPs, in the order in which they come.
@@ -212,10 +155,11 @@ impl SrqBuilder<'_> {
 /// before the reset or the end of the QP takes them all.
 ///
 /// Dropping it destroys it when the last of its QPs is gone. Receives that are outstanding then are thrown away.
-pub struct Srq {
+pub struct Srq<K: SrqKind = Basic> {
     /// Before the buffers, so that it is destroyed before they are given back.
     poster: SrqPoster,
     lent: Lent,
+    pub(crate) kind: K,
 }
 
 /// The buffers that an SRQ has. None of them is read, given away or dropped before its books have let go of it.
@@ -251,7 +195,12 @@ impl Drop for Lent {
     }
 }
 
-impl Srq {
+impl<K: SrqKind> Srq<K> {
+    pub(crate) fn of(poster: SrqPoster, kind: K) -> Srq<K> {
+        let lent = Lent::new(&poster.handle);
+        Srq { poster, lent, kind }
+    }
+
     pub(crate) fn handle(&self) -> &Arc<SrqHandle> {
         &self.poster.handle
     }
@@ -403,11 +352,6 @@ impl Srq {
         self.shared().account()
     }
 
-    /// Numbers of the QPs that take their receives from it.
-    pub fn qps(&self) -> Vec<u32> {
-        self.handle().qps()
-    }
-
     /// Its attributes, asked of the device. `srq_limit` is 0 when the limit is not armed, or was reached.
     ///
     /// # Errors
@@ -466,8 +410,8 @@ impl Srq {
     ///
     /// # Errors
     /// QPs still take their receives from it (the error says which), or the library refused.
-    pub fn close(self) -> Result<(), CloseSrqError> {
-        let Srq { poster, lent } = self;
+    pub fn close(self) -> Result<(), CloseSrqError<K>> {
+        let Srq { poster, lent, kind } = self;
         let (poster, reason) = match poster.destroy() {
             Ok(()) => return Ok(()),
             Err(kept) => kept,
@@ -475,7 +419,7 @@ impl Srq {
         let qps = poster.handle.qps();
         let mut lent = lent;
         lent.srq = Arc::downgrade(&poster.handle);
-        let srq = Box::new(Srq { poster, lent });
+        let srq = Box::new(Srq { poster, lent, kind });
         Err(match reason {
             None => CloseSrqError::Busy { srq, qps },
             Some(source) => CloseSrqError::Refused { srq, source },
@@ -483,7 +427,14 @@ impl Srq {
     }
 }
 
-impl fmt::Debug for Srq {
+impl Srq {
+    /// Numbers of the QPs that take their receives from it.
+    pub fn qps(&self) -> Vec<u32> {
+        self.handle().qps()
+    }
+}
+
+impl<K: SrqKind> fmt::Debug for Srq<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

@@ -5,11 +5,11 @@ use std::ops::{Deref, Range};
 
 use rdma_core_sys::IBV_EVENT_SRQ_LIMIT_REACHED;
 
-use super::{BadHeader, ConnectionId, Srq, SrqError};
+use super::{BadHeader, ConnectionId, Srq, SrqError, SrqKind};
 use crate::buffer::{Buffer, BufferNotPosted, BufferPool};
 use crate::cq::{Completion, Ticket};
 use crate::device::AsyncEvent;
-use crate::qp::{PostError, Qp, Transport};
+use crate::qp::{PostError, Qp, RecvQueue};
 use crate::wr_id::QueueKind;
 
 /// A queue that takes buffers for messages: an [`Srq`], or a QP with a receive queue of its own.
@@ -33,10 +33,10 @@ mod sealed {
     }
 }
 
-impl Receives for Srq {}
-impl<T: Transport> Receives for Qp<T> {}
+impl<K: SrqKind> Receives for Srq<K> {}
+impl<T: RecvQueue> Receives for Qp<T> {}
 
-impl sealed::Queue for Srq {
+impl<K: SrqKind> sealed::Queue for Srq<K> {
     fn depth(&self) -> u32 {
         Srq::depth(self)
     }
@@ -60,7 +60,7 @@ impl sealed::Queue for Srq {
     }
 }
 
-impl<T: Transport> sealed::Queue for Qp<T> {
+impl<T: RecvQueue> sealed::Queue for Qp<T> {
     fn depth(&self) -> u32 {
         self.recv_depth()
     }

@@ -454,6 +454,7 @@ impl Control<'_> {
         set(IBV_QP_DEST_QPN, &mut path.dest_qp_num, attr.dest_qp_num);
         set(IBV_QP_RQ_PSN, &mut path.rq_psn, attr.rq_psn);
         set(IBV_QP_SQ_PSN, &mut path.sq_psn, attr.sq_psn);
+        set(IBV_QP_QKEY, &mut path.qkey, attr.qkey);
         let set = |bit, slot: &mut Option<u8>, value| {
             if mask.contains(bit) {
                 *slot = Some(value);

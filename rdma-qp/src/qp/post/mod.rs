@@ -10,7 +10,7 @@ pub use doorbell::Doorbell;
 pub use error::PostError;
 pub use op::{Op, PostFlags};
 
-use super::{Connects, Qp, RdmaRead, RdmaWrite, Transport};
+use super::{Connects, Qp, RdmaRead, RdmaWrite, RecvQueue, Transport};
 use crate::account::Operation;
 use crate::cq::Ticket;
 use crate::endpoint::RemoteAddr;
@@ -121,7 +121,10 @@ impl<T: Transport> Qp<T> {
     /// # Errors
     /// See [`PostError`]; nothing was posted then, and of a list what the error says.
     #[inline(always)]
-    pub fn recv<'m>(&mut self, local: impl AsRef<[MrSlice<'m>]>) -> Result<Ticket, PostError> {
+    pub fn recv<'m>(&mut self, local: impl AsRef<[MrSlice<'m>]>) -> Result<Ticket, PostError>
+    where
+        T: RecvQueue,
+    {
         let local = local.as_ref();
         if local.len() > 1 && local.len() > self.handle.cap.max_recv_sge as usize {
             return Err(self.too_many(QueueKind::Recv, local.len()));

@@ -5,7 +5,7 @@ use rdma_core_sys::{
     IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV,
     IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
     IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_send_flags, ibv_send_wr, ibv_send_wr_atomic,
-    ibv_send_wr_rdma, ibv_wr_opcode,
+    ibv_send_wr_rdma, ibv_send_wr_xrc, ibv_wr_opcode,
 };
 
 use super::PostError;
@@ -15,6 +15,7 @@ use crate::endpoint::RemoteAddr;
 use crate::qp::{Rc, Transport, Uc, Ud};
 use crate::raw::qp::Names;
 use crate::window::BindWindow;
+use crate::xrc::{SrqNum, XrcSend};
 
 /// A send request that a QP of transport `T` takes, without its local side.
 ///
@@ -146,6 +147,16 @@ pub struct SendToImm<'a> {
     pub to: &'a Destination,
     /// Immediate data, in host byte order.
     pub imm: u32,
+}
+
+/// A request of an XRC initiator: the operation, and the SRQ of the peer's node that it is for. That SRQ has the receive,
+/// and its protection domain the memory that the request reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToSrq<O> {
+    /// The number of the SRQ.
+    pub srq: SrqNum,
+    /// The operation.
+    pub op: O,
 }
 
 /// A request towards a region of the peer must fit into it.
@@ -328,6 +339,27 @@ impl Request for LocalInv {
     }
 }
 
+impl<O: Request> Request for ToSrq<O> {
+    const OPERATION: Operation = O::OPERATION;
+    const OPCODE: ibv_wr_opcode = O::OPCODE;
+    const RETURNS: bool = O::RETURNS;
+    #[inline]
+    fn names(&self) -> Names<'_> {
+        self.op.names()
+    }
+    #[inline]
+    fn check(&self, len: u64) -> Result<(), PostError> {
+        self.op.check(len)
+    }
+    #[inline]
+    fn fill(&self, request: &mut ibv_send_wr) {
+        self.op.fill(request);
+        request.qp_type.xrc = ibv_send_wr_xrc {
+            remote_srqn: self.srq.get(),
+        };
+    }
+}
+
 /// Says which transports have which operations. A pair that the rules do not have does not compile.
 macro_rules! operations {
     ($($op:ty: $($transport:ident),+;)+) => {
@@ -355,10 +387,18 @@ operations! {
     Read: Rc;
     CompareSwap: Rc;
     FetchAdd: Rc;
-    LocalInv: Rc, Uc;
-    BindWindow<'_>: Rc, Uc;
+    LocalInv: Rc, Uc, XrcSend;
+    BindWindow<'_>: Rc, Uc, XrcSend;
     SendTo<'_>: Ud;
     SendToImm<'_>: Ud;
+    ToSrq<Send>: XrcSend;
+    ToSrq<SendImm>: XrcSend;
+    ToSrq<SendInv>: XrcSend;
+    ToSrq<Write>: XrcSend;
+    ToSrq<WriteImm>: XrcSend;
+    ToSrq<Read>: XrcSend;
+    ToSrq<CompareSwap>: XrcSend;
+    ToSrq<FetchAdd>: XrcSend;
 }
 
 bitflags::bitflags! {
@@ -402,6 +442,8 @@ mod tests {
             rules::Transport::Rc,
             rules::Transport::Uc,
             rules::Transport::Ud,
+            rules::Transport::XrcIni,
+            rules::Transport::XrcTgt,
         ];
         for transport in transports {
             for code in 0..32 {

@@ -164,7 +164,8 @@ impl QpRef<'_> {
                 self.marks.clear();
                 return Ok(());
             }
-            IBV_QPS_ERR => {}
+            // In ERR too: soft-RoCE learns of receives that were posted there only when something wakes it (rdma-core
+            // providers/rxe/rxe.c, rxe_post_recv).
             _ => {
                 self.make(&ToErr)?;
             }
