@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+#[doc = include_str!("isolation.md")]
+pub mod isolation {}
 pub mod mesh;
 pub mod plan;
 

@@ -125,8 +125,7 @@ impl Qp<XrcSend> {
     }
 
     /// Measures the round trip to the peer's node as [`Qp::measure_rtt`](Qp::measure_rtt) does on RC, with WRITEs of no bytes
-    /// that name the SRQ `srq`. The target answers as long as any process of its node has it open: this proves that the node
-    /// is there, not that a process is.
+    /// that name the SRQ `srq`, which must be there: a target refuses a request whose SRQ is gone, and that ends the pair.
     ///
     /// # Errors
     /// A request was refused or failed, or `deadline` came first.
