@@ -45,6 +45,11 @@ pub(crate) struct Qp {
 }
 
 impl Qp {
+    /// Its transport.
+    pub(crate) fn transport(&self) -> Transport {
+        self.transport
+    }
+
     /// A Queue Pair in RESET.
     pub(super) fn new(
         num: u32,

@@ -254,6 +254,14 @@ impl Node {
         self.control(|driver, _, _| driver.engine.qp_stats(qp_num))
     }
 
+    /// Numbers and transports of all Queue Pairs.
+    pub(crate) fn queue_pairs(&self) -> Vec<(u32, Transport)> {
+        self.control(|driver, _, _| {
+            let qps = driver.objects.qps.values();
+            qps.map(|qp| (qp.num, qp.transport())).collect()
+        })
+    }
+
     /// Gives up a handle of a Queue Pair, which ends with its last; the handle's events must be
     /// retired afterwards.
     pub(crate) fn destroy_qp(&self, handle: &Arc<QpHandle>) -> Result<(), CallError> {

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use rdma_core_sys::rules::Transport;
 use rustix::io::Errno;
 
 use super::device::named;
@@ -23,6 +24,19 @@ pub fn counters(device: &str) -> Option<Snapshot> {
 /// that name is open, or it has no such Queue Pair.
 pub fn qp_stats(device: &str, qp_num: u32) -> Option<QpStats> {
     named(device)?.with_node(|node| node.qp_stats(qp_num))?
+}
+
+/// Numbers and transports of the Queue Pairs that a running device has, whoever made them; an XRC target counts once,
+/// however often it is open. `None` if no device of that name is open.
+///
+/// ```
+/// let device = rdma_soft::add_device(rdma_soft::Profile::default())?;
+/// // It is not open.
+/// assert_eq!(rdma_soft::queue_pairs(&device), None);
+/// # Ok::<(), rdma_soft::ProfileError>(())
+/// ```
+pub fn queue_pairs(device: &str) -> Option<Vec<(u32, Transport)>> {
+    named(device)?.with_node(Node::queue_pairs)
 }
 
 /// Why the device of that name could not be opened the last time that it was tried: names what is wrong

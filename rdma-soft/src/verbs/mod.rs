@@ -41,7 +41,7 @@ use rdma_core_sys::{Functions, Verbs};
 use why::{fail, minus_one, refuse};
 
 pub use by_name::{
-    counters, fail_device, open_error, partition, port_queries, qp_stats, set_faults, set_gid,
+    counters, fail_device, open_error, partition, port_queries, qp_stats, queue_pairs, set_faults, set_gid,
     set_pkey, set_port_up,
 };
 pub use device::add_device;
