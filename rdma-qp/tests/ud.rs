@@ -60,7 +60,10 @@ fn talk(a: &Device, b: &Device) {
     // The answer goes back to where it came from, and to its QP.
     let answer = p.listen(300, 10);
     let back = q.qp.reply_to(&first, &q.mr, 0).unwrap();
-    assert_eq!((back.qp_num(), back.qkey()), (p.qp.qp_num(), None));
+    assert_eq!(
+        (back.qp_num(), back.qkey()),
+        (p.qp.qp_num(), Some(qkey(KEY)))
+    );
     q.say(b"welcome", &back);
     let got = p.done(&answer);
     assert_eq!((got.byte_len, p.bytes(340, 7)), (7, b"welcome".to_vec()));
