@@ -767,6 +767,8 @@ fn a_qp_on_an_srq_lives_again_and_drains_again() {
     }
     let account = balanced(&s.srq);
     assert_eq!((account.succeeded, account.pending), (3, 5));
+    // What was kept of the former lives is gone, so a program that never asks for events does not gather them.
+    assert_eq!(s.device.next_event(SHORT).unwrap(), None);
 }
 
 /// Datagrams come with 40 bytes of the device's in front, messages of connections without; of both only the payload counts.

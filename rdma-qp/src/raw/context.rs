@@ -286,9 +286,16 @@ impl ContextHandle {
         }
     }
 
-    /// Forgets what was seen of the QP of that number: it begins a new life, or is destroyed.
+    /// Forgets what was seen of the QP of that number: it begins a new life, or is destroyed. So a program that drains and
+    /// never asks for events does not gather them.
     pub(super) fn forget_last_wqe(&self, qp: u32) {
-        self.inbox().last_wqe.retain(|seen| *seen != qp);
+        let mut inbox = self.inbox();
+        inbox.last_wqe.retain(|seen| *seen != qp);
+        let of_former_life = RawEvent {
+            kind: IBV_EVENT_QP_LAST_WQE_REACHED,
+            element: Element::Qp(qp),
+        };
+        inbox.kept.retain(|event| *event != of_former_life);
     }
 
     /// Takes and acknowledges an event. The lock is held, so that a QP that waits for its acknowledgement to be destroyed is
