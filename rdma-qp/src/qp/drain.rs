@@ -151,14 +151,9 @@ impl Drained {
         }
     }
 
-    /// What the peer made of a request, by its completion.
-    ///
-    /// On RC a success is acknowledged, so the request was executed. One that the peer refused was not, nor was any behind it:
-    /// a responder executes in order. But where no answer came (`IBV_WC_RETRY_EXC_ERR`), or where a QP was moved to ERR
-    /// with requests under way, they may have been executed and the acknowledgement lost: the fate of that request and
-    /// of those flushed behind it is unknown. On UC and UD nothing is acknowledged, so a success says that the message left.
+    /// What the peer made of a request, by its completion, see [`Fate::of`].
     pub fn fate(&self, done: &Completion) -> Fate {
-        fate(self.transport, done)
+        Fate::of(self.transport, done)
     }
 
     /// What the peer made of the send that a ticket names, unsignaled ones included. `None`: the application had its completion
@@ -185,6 +180,47 @@ impl Drained {
     }
 }
 
+impl Fate {
+    /// What the peer made of a request of a QP of that transport, by its completion.
+    ///
+    /// On RC and XRC a success is acknowledged, so the request was executed. One that the peer refused was not, nor was any
+    /// behind it: a responder executes in order. But where no answer came (`IBV_WC_RETRY_EXC_ERR`), or where a QP was moved to
+    /// ERR with requests under way, they may have been executed and the acknowledgement lost: the fate of that request and
+    /// of those flushed behind it is unknown. On UC and UD nothing is acknowledged, so a success says that the message left.
+    pub fn of(transport: rules::Transport, done: &Completion) -> Fate {
+        let failure = match done.outcome {
+            Ok(_) if done.queue != QueueKind::Send => return Fate::Done,
+            Ok(done) => return success(transport, done.operation),
+            Err(failure) => failure,
+        };
+        if done.queue != QueueKind::Send {
+            return Fate::NotDone;
+        }
+        let (status, operation) = match failure.root {
+            Some(root) => (root.status, root.operation),
+            None => (failure.status, failure.operation),
+        };
+        match status {
+            // The peer said so, and takes nothing behind it.
+            IBV_WC_REM_INV_REQ_ERR
+            | IBV_WC_REM_ACCESS_ERR
+            | IBV_WC_REM_OP_ERR
+            | IBV_WC_RNR_RETRY_EXC_ERR => Fate::NotDone,
+            // Found before it left. What brings data back left before, and what is behind it may have left too.
+            IBV_WC_LOC_LEN_ERR | IBV_WC_LOC_QP_OP_ERR | IBV_WC_LOC_PROT_ERR
+            | IBV_WC_MW_BIND_ERR
+                if !matches!(
+                    operation,
+                    Operation::Read | Operation::CompareSwap | Operation::FetchAdd
+                ) =>
+            {
+                Fate::NotDone
+            }
+            _ => Fate::Unknown,
+        }
+    }
+}
+
 /// Of a send that succeeded.
 fn success(transport: rules::Transport, operation: Operation) -> Fate {
     let here = matches!(operation, Operation::LocalInv | Operation::BindWindow);
@@ -196,38 +232,6 @@ fn success(transport: rules::Transport, operation: Operation) -> Fate {
         Fate::Done
     } else {
         Fate::Unknown
-    }
-}
-
-fn fate(transport: rules::Transport, done: &Completion) -> Fate {
-    let failure = match done.outcome {
-        Ok(_) if done.queue != QueueKind::Send => return Fate::Done,
-        Ok(done) => return success(transport, done.operation),
-        Err(failure) => failure,
-    };
-    if done.queue != QueueKind::Send {
-        return Fate::NotDone;
-    }
-    let (status, operation) = match failure.root {
-        Some(root) => (root.status, root.operation),
-        None => (failure.status, failure.operation),
-    };
-    match status {
-        // The peer said so, and takes nothing behind it.
-        IBV_WC_REM_INV_REQ_ERR
-        | IBV_WC_REM_ACCESS_ERR
-        | IBV_WC_REM_OP_ERR
-        | IBV_WC_RNR_RETRY_EXC_ERR => Fate::NotDone,
-        // Found before it left. What brings data back left before, and what is behind it may have left too.
-        IBV_WC_LOC_LEN_ERR | IBV_WC_LOC_QP_OP_ERR | IBV_WC_LOC_PROT_ERR | IBV_WC_MW_BIND_ERR
-            if !matches!(
-                operation,
-                Operation::Read | Operation::CompareSwap | Operation::FetchAdd
-            ) =>
-        {
-            Fate::NotDone
-        }
-        _ => Fate::Unknown,
     }
 }
 

@@ -98,6 +98,9 @@ fn users(targets: &[u32], srqs: &[SrqNum]) -> String {
     let all: Vec<String> = targets
         .chain(srqs.iter().map(|n| format!("SRQ {n}")))
         .collect();
+    if all.is_empty() {
+        return "another clone of it".to_owned();
+    }
     all.join(", ")
 }
 
@@ -153,7 +156,8 @@ pub struct OpenTargetError {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// What stands in it keeps it open, so it may be dropped at any time.
+/// What stands in it keeps it open, so it may be dropped at any time. Clones are handles of one and the same.
+#[derive(Clone)]
 pub struct XrcDomain {
     handle: Arc<XrcdHandle>,
     attr: Arc<ibv_device_attr>,
@@ -266,7 +270,8 @@ impl XrcDomain {
     /// gone. The domain of a file ends when all processes have closed it.
     ///
     /// # Errors
-    /// Something that was made or opened through this stands in it (the error says what), or the library refused.
+    /// Something that was made or opened through this or a clone stands in it (the error says what), there are clones, or the
+    /// library refused.
     pub fn close(self) -> Result<(), CloseDomainError> {
         let XrcDomain { handle, attr } = self;
         match Arc::try_unwrap(handle) {

@@ -15,7 +15,8 @@ fn a_dead_receiver_ends_the_pairs_that_still_send_to_it() {
     let a = Node::plain();
     let [dies, lives] = Node::two_processes();
     let [mut dead, mut alive] = [dies.receiver(4), lives.receiver(4)];
-    (dead.recvs(4), alive.recvs(4));
+    dead.recvs(4);
+    alive.recvs(4);
     let (mut sender, target) = pair(&a, &dies, Timing::default());
     let mut opened = lives.domain.open_target(target.qp_num()).unwrap();
     for receiver in [&dead, &alive] {
@@ -33,7 +34,8 @@ fn a_dead_receiver_ends_the_pairs_that_still_send_to_it() {
     sender.flushed(&behind, &sent);
     both_in(&sender, &opened, IBV_QPS_ERR);
     // The living ones connect the pair again.
-    (sender.qp.to(ToReset).unwrap(), opened.to(ToReset).unwrap());
+    sender.qp.to(ToReset).unwrap();
+    opened.to(ToReset).unwrap();
     connect(
         (&mut sender.qp, &a),
         (&mut opened, &lives),

@@ -35,9 +35,11 @@ fn a_failed_target_leaves_others_of_its_domain() {
 
 /// A sender whose messages are under way for a long time: each packet is in the air for so long, and one at a time.
 pub fn slow_node() -> Node {
-    let mut profile = Profile::default();
-    profile.faults = "delay=30ms".parse().unwrap();
-    profile.window = 1;
+    let mut profile = Profile {
+        faults: "delay=30ms".parse().unwrap(),
+        window: 1,
+        ..Profile::default()
+    };
     profile.ports[0].active_mtu = 256;
     Node::new(profile)
 }
