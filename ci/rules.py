@@ -23,11 +23,13 @@ UNSAFE_ALLOWED = (
     "rdma-soft/src/verbs/",
     "rdma-soft/preload/src/",
     "rdma-qp/src/raw/",
+    "rdma-capi/src/",
     "conformance/src/device/",
     "benches/src/",
 )
-# Where symbols may be exported: what stands in front of libibverbs has its names.
-EXPORTS_ALLOWED = ("rdma-soft/preload/src/",)
+# Where symbols may be exported: what stands in front of libibverbs has its names; libqp exports by its one macro, which is the
+# panic boundary and the NULL check.
+EXPORTS_ALLOWED = ("rdma-soft/preload/src/", "rdma-capi/src/export.rs")
 # Who may have a build script: symbol versions are a matter for the linker, and no source file can tell it.
 BUILD_SCRIPTS_ALLOWED = {"rdma-soft-preload"}
 # Build tools that a default build must never pull in.

@@ -1,1 +1,35 @@
-//! `libqp`: the safe core for C and MPI programs. The interface is `include/qp.h`.
+//! `libqp`: the safe core for C and MPI programs. The interface is `include/qp.h`, which `header.sh` makes from this.
+//!
+//! * `export`: the border. The one macro that exports functions is the panic boundary, the NULL check and the look-up of
+//!   handles.
+//! * `slots`: handles, which are numbers of one table.
+//! * `fault`: errno, code and sentence.
+//!
+//! Everything else is one file per area, and calls the safe layer.
+
+mod export;
+mod slots;
+
+// What the header has, in its order.
+mod version;
+
+mod fault;
+
+mod log;
+
+mod values;
+
+mod endpoint;
+
+mod exchange;
+
+// Stage a.
+mod modify;
+
+// Stage b.
+mod connect;
+
+mod adopted;
+
+mod errors;
+mod verbs;
