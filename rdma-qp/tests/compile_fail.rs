@@ -35,9 +35,23 @@ mod twins {
     mod uc_has_no_read;
     #[path = "ud_has_no_write.rs"]
     mod ud_has_no_write;
+    #[path = "xrc_initiator_has_no_receive_queue.rs"]
+    mod xrc_initiator_has_no_receive_queue;
+    #[path = "xrc_initiator_has_no_srq.rs"]
+    mod xrc_initiator_has_no_srq;
+    #[path = "xrc_initiator_takes_no_receives.rs"]
+    mod xrc_initiator_takes_no_receives;
+    #[path = "xrc_request_names_its_srq.rs"]
+    mod xrc_request_names_its_srq;
+    #[path = "xrc_srq_is_not_for_rc.rs"]
+    mod xrc_srq_is_not_for_rc;
+    #[path = "xrc_srq_number_is_not_any_number.rs"]
+    mod xrc_srq_number_is_not_any_number;
+    #[path = "xrc_target_posts_nothing.rs"]
+    mod xrc_target_posts_nothing;
 
     /// Their names, to be compared with the programs.
-    pub const NAMES: [&str; 14] = [
+    pub const NAMES: [&str; 21] = [
         "closed_qp_is_gone",
         "closed_region_is_gone",
         "cq_has_one_poller",
@@ -52,6 +66,13 @@ mod twins {
         "slice_does_not_outlive_its_region",
         "uc_has_no_read",
         "ud_has_no_write",
+        "xrc_initiator_has_no_receive_queue",
+        "xrc_initiator_has_no_srq",
+        "xrc_initiator_takes_no_receives",
+        "xrc_request_names_its_srq",
+        "xrc_srq_is_not_for_rc",
+        "xrc_srq_number_is_not_any_number",
+        "xrc_target_posts_nothing",
     ];
 }
 

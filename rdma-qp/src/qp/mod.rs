@@ -60,6 +60,10 @@ pub trait Transport: sealed::Sealed + 'static {
 }
 
 /// Transports whose QPs have a receive queue: all but those of XRC.
+#[diagnostic::on_unimplemented(
+    message = "a QP of transport {Self} has no receive queue",
+    note = "what XRC requests bring goes to the XRC SRQs of the other end: post the receives there"
+)]
 pub trait RecvQueue: Transport {}
 
 /// Transports that connect to one peer.

@@ -1,0 +1,8 @@
+#![allow(dead_code, unused)]
+use rdma_qp::{Cq, Pd, Srq};
+
+fn create(pd: &Pd, cq: &Cq, srq: &Srq) {
+    let _ = pd.xrc(cq).srq(srq).create();
+}
+
+fn main() {}
