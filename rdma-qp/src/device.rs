@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdma_core_sys::{Verbs, ibv_device_attr, ibv_event_type};
+use rdma_core_sys::{Verbs, ibv_context, ibv_device_attr, ibv_event_type};
 
 use crate::cq::{Cq, CreateCqError};
 use crate::deadline::Deadline;
@@ -184,6 +184,11 @@ impl Device {
     /// Its attributes, as `ibv_query_device` gave them when it was opened.
     pub fn attr(&self) -> &ibv_device_attr {
         &self.attr
+    }
+
+    /// The verbs object, for calls that this library does not have. It is closed with the last user of the device.
+    pub fn as_ptr(&self) -> *mut ibv_context {
+        self.context.as_ptr()
     }
 
     /// Number of its ports; they are counted from 1.

@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use rdma_core_sys::{IBV_ACCESS_LOCAL_WRITE, ibv_access_flags};
+use rdma_core_sys::{IBV_ACCESS_LOCAL_WRITE, ibv_access_flags, ibv_mr};
 
 use crate::endpoint::RemoteRegion;
 use crate::errno::Errno;
@@ -124,6 +124,13 @@ impl Mr {
     /// Address of its first byte.
     pub fn addr(&self) -> u64 {
         self.region().addr()
+    }
+
+    /// The verbs object, for calls that this library does not have. It is deregistered when the region ends.
+    ///
+    /// Requests on it that are posted by other means are not in the books: the region must be kept until they are done.
+    pub fn as_ptr(&self) -> *mut ibv_mr {
+        self.region().as_ptr()
     }
 
     /// Key for requests of this side.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rdma_core_sys::{
     IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_MW_BIND, IBV_ACCESS_ON_DEMAND, IBV_ACCESS_RELAXED_ORDERING,
     IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, ibv_access_flags,
-    ibv_device_attr,
+    ibv_device_attr, ibv_pd,
 };
 
 use crate::cq::Cq;
@@ -130,6 +130,11 @@ impl Pd {
     /// Name of the device that it is of.
     pub fn device(&self) -> &str {
         &self.handle.context.name
+    }
+
+    /// The verbs object, for calls that this library does not have. It is freed with the last of what was made in it.
+    pub fn as_ptr(&self) -> *mut ibv_pd {
+        self.handle.as_ptr()
     }
 
     /// Registers memory that no peer gets a right to.

@@ -42,6 +42,12 @@ impl Ticket {
         self.signaled
     }
 
+    /// Number of the SRQ, see [`Srq::number`](crate::Srq::number), if it is of a receive of one.
+    pub fn srq(&self) -> Option<u32> {
+        let slot = wr_id::slot(self.id);
+        self.is_shared().then_some(slot & !wr_id::SHARED)
+    }
+
     /// The request's number in its queue, modulo 2^40. Of an SRQ some numbers are left out.
     pub fn sequence(&self) -> u64 {
         wr_id::sequence(self.id)
@@ -157,6 +163,18 @@ pub struct Sender {
     pub service_level: u8,
     /// Whether the 40 bytes before the datagram say more: always on Ethernet.
     pub has_grh: bool,
+}
+
+impl Sender {
+    /// A sender that was told by other means than a [`Success`].
+    pub fn new(qp_num: u32, lid: u16, service_level: u8, has_grh: bool) -> Sender {
+        Sender {
+            qp_num,
+            lid,
+            service_level,
+            has_grh,
+        }
+    }
 }
 
 /// A request that failed or was flushed.

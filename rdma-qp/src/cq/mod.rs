@@ -19,6 +19,8 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use rdma_core_sys::ibv_cq;
+
 pub use close::CloseCqError;
 pub use completion::{Completion, Failure, Root, Sender, Success, Ticket};
 pub use events::Armed;
@@ -140,6 +142,13 @@ impl Cq {
     /// Name of the device that it is of.
     pub fn device(&self) -> &str {
         &self.handle.context.name
+    }
+
+    /// The verbs object, for calls that this library does not have. It is destroyed with the last QP that reports to it.
+    ///
+    /// Polling it through the pointer takes completions away from the books.
+    pub fn as_ptr(&self) -> *mut ibv_cq {
+        self.handle.as_ptr()
     }
 
     /// Completions that it has room for.

@@ -192,7 +192,7 @@ impl ContextHandle {
         })
     }
 
-    pub(super) fn as_ptr(&self) -> *mut ibv_context {
+    pub(crate) fn as_ptr(&self) -> *mut ibv_context {
         self.ptr.as_ptr()
     }
 

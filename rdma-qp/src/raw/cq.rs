@@ -96,7 +96,7 @@ impl CqHandle {
         })
     }
 
-    pub(super) fn as_ptr(&self) -> *mut ibv_cq {
+    pub(crate) fn as_ptr(&self) -> *mut ibv_cq {
         self.ptr.as_ptr()
     }
 

@@ -21,6 +21,8 @@ const PAGE: usize = 4096;
 pub struct Memory {
     start: NonNull<u8>,
     len: usize,
+    /// It was allocated here, rather than lent by whoever called [`Memory::foreign`].
+    owned: bool,
 }
 
 // SAFETY: a Memory owns its allocation alone, like a Box<[u8]>; bytes may be used from any thread.
@@ -44,7 +46,35 @@ impl Memory {
         let layout = Memory::layout(len)?;
         // SAFETY: the layout has a non-zero size: `Memory::layout` rounds up to at least one byte.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Memory { start, len })
+        let owned = true;
+        Some(Memory { start, len, owned })
+    }
+
+    /// The `len` bytes from `start` on, which are the caller's: they are not freed here. For memory that comes from elsewhere,
+    /// such as huge pages, a device's own memory, or another language.
+    ///
+    /// # Safety
+    /// The bytes are there, initialised, and readable and writable, until the value is dropped, or, once it is registered,
+    /// until [`Mr::close`](crate::Mr::close) has given it back and that is dropped: dropping the region is not enough, as
+    /// requests may use it then. Nobody has a Rust reference to the bytes meanwhile.
+    ///
+    /// ```
+    /// use rdma_qp::{Access, Device, Memory};
+    /// use std::ptr::NonNull;
+    /// let device = Device::open_index(rdma_soft::verbs(), 0)?;
+    /// let mut bytes = vec![0u8; 4096];
+    /// let start = NonNull::new(bytes.as_mut_ptr()).unwrap();
+    /// // SAFETY: `bytes` is left alone until the region is closed.
+    /// let memory = unsafe { Memory::foreign(start, bytes.len()) };
+    /// let mr = device.alloc_pd()?.register(memory, Access::LOCAL_WRITE)?;
+    /// mr.write_at(0, b"hello")?;
+    /// drop(mr.close()?);
+    /// assert_eq!(&bytes[..5], b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub unsafe fn foreign(start: NonNull<u8>, len: usize) -> Memory {
+        let owned = false;
+        Memory { start, len, owned }
     }
 
     /// A copy of `bytes`.
@@ -68,8 +98,8 @@ impl Deref for Memory {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the allocation has `len` initialised bytes (zeroed at the start) and lives as long as self. No device
-        // touches it: a registered Memory is inside a Region, which never dereferences it to a slice (invariant 3).
+        // SAFETY: there are `len` initialised bytes (zeroed at the start, or promised to `foreign`), as long as self lives. No
+        // device touches them: a registered Memory is inside a Region, which never dereferences it to a slice (invariant 3).
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -84,7 +114,7 @@ impl DerefMut for Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         let layout = Layout::from_size_align(self.len.max(1), PAGE);
-        if let Ok(layout) = layout {
+        if let (true, Ok(layout)) = (self.owned, layout) {
             // SAFETY: `start` was allocated by `try_zeroed` with the same length, hence the same layout, and is freed
             // once: nothing else drops it.
             unsafe { dealloc(self.start.as_ptr(), layout) };
@@ -149,10 +179,11 @@ impl Bytes {
 
     /// The 8 bytes at `offset` as an atomic; `None` if they are not inside or not aligned to 8.
     pub(super) fn atomic(&self, offset: usize) -> Option<&AtomicU64> {
-        if !offset.is_multiple_of(8) || !self.holds(offset, 8) {
+        let address = self.0.start.addr().get().wrapping_add(offset);
+        if !address.is_multiple_of(8) || !self.holds(offset, 8) {
             return None;
         }
-        // SAFETY: in bounds and aligned (the start is page-aligned); the allocation lives as long as the borrow of self;
+        // SAFETY: in bounds and aligned, which was just looked at; the memory is there as long as the borrow of self;
         // an atomic may be changed by others at any time.
         Some(unsafe { AtomicU64::from_ptr(self.0.start.as_ptr().add(offset).cast()) })
     }

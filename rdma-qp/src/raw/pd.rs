@@ -73,8 +73,8 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// The verbs object, for requests that name it.
-    pub(super) fn as_ptr(&self) -> *mut ibv_mr {
+    /// The verbs object, for requests that name it, and for callers that know what they do with it.
+    pub(crate) fn as_ptr(&self) -> *mut ibv_mr {
         self.mr.as_ptr()
     }
 
@@ -300,7 +300,7 @@ impl PdHandle {
         })
     }
 
-    pub(super) fn as_ptr(&self) -> *mut ibv_pd {
+    pub(crate) fn as_ptr(&self) -> *mut ibv_pd {
         self.ptr.as_ptr()
     }
 
