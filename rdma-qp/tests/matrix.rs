@@ -7,6 +7,7 @@ use std::ptr;
 
 use fake::Fake;
 use rdma_core_sys::*;
+use rdma_qp::xrc::XrcDomain;
 use rdma_qp::{Device, Modified, ModifyError, Problem, QpRef};
 
 /// The kernel's table, as rdma-core-sys keeps it for its own tests.
@@ -28,6 +29,15 @@ fn oracle(transport: &str, from: &str, to: &str) -> Option<(ibv_qp_attr_mask, ib
     let mut cells = rows.map(|line| line.split('\t').collect::<Vec<_>>());
     let row = cells.find(|c| c[0] == transport && c[1] == from && c[2] == to)?;
     Some((mask(row[3]), mask(row[4])))
+}
+
+/// What uverbs takes out of a mask before anybody looks at it (uverbs_cmd.c, `modify_qp`, `modify_qp_mask`).
+fn ignored(transport: &str) -> ibv_qp_attr_mask {
+    match transport {
+        "XRC_INI" => IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+        "XRC_TGT" => IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY,
+        _ => ibv_qp_attr_mask::empty(),
+    }
 }
 
 /// Asks for every move with every mask that is one bit away from the right one.
@@ -70,7 +80,8 @@ fn ask_for_everything(
                     masks.push((required - bit, false));
                 } else if bit != IBV_QP_ALT_PATH {
                     // An alternate path is refused on Ethernet, whatever the table says.
-                    masks.push((required | bit, known.is_some() && optional.contains(bit)));
+                    let may = (optional | ignored(transport)).contains(bit);
+                    masks.push((required | bit, known.is_some() && may));
                 }
             }
             for (mask, expected) in masks {
@@ -89,6 +100,9 @@ fn ask_for_everything(
                     usize::from(expected),
                     "{transport} {from_name} -> {to_name} with {mask:?}"
                 );
+                if let Ok(modified) = result {
+                    assert_eq!(modified.ignored, mask & ignored(transport));
+                }
                 if let Err(error) = result {
                     assert!(
                         matches!(error.problems[..], [Problem::Mask(_), ..]),
@@ -118,6 +132,24 @@ fn the_provider_is_called_exactly_when_the_table_allows_it() {
     ask_for_everything(&fake, "RC", qp_num, |attr, mask| qp.modify(attr, mask));
 }
 
+#[test]
+fn so_it_is_for_the_two_ends_of_xrc() {
+    let fake = Fake::new();
+    let device = Device::open(&fake::verbs(), "fake0").unwrap();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
+    let mut initiator = pd.xrc(&cq).create().unwrap();
+    let qp_num = initiator.qp_num();
+    ask_for_everything(&fake, "XRC_INI", qp_num, |attr, mask| {
+        initiator.modify(attr, mask)
+    });
+    let domain = XrcDomain::anonymous(&device).unwrap();
+    let mut target = domain.create_target().unwrap();
+    let qp_num = target.qp_num();
+    ask_for_everything(&fake, "XRC_TGT", qp_num, |attr, mask| {
+        target.modify(attr, mask)
+    });
+}
+
 /// The same of QPs that the program owns, of every transport that a program can create.
 #[test]
 fn so_it_is_for_the_qps_of_others() {
@@ -137,6 +169,8 @@ fn so_it_is_for_the_qps_of_others() {
         ("UC", IBV_QPT_UC),
         ("UD", IBV_QPT_UD),
         ("RAW_PACKET", IBV_QPT_RAW_PACKET),
+        ("XRC_INI", IBV_QPT_XRC_SEND),
+        ("XRC_TGT", IBV_QPT_XRC_RECV),
     ] {
         let mut init = ibv_qp_init_attr::zeroed();
         (init.send_cq, init.recv_cq, init.qp_type) = (cq, cq, qp_type);

@@ -9,13 +9,15 @@ use crate::errno::Errno;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseCqError {
-    /// QPs still report to it.
-    #[error("the CQ is still used by {}", names(.qps))]
+    /// QPs or XRC SRQs still report to it.
+    #[error("the CQ is still used by {}", names(.qps, .srqs))]
     Busy {
         /// The CQ.
         cq: Box<Cq>,
         /// Numbers of the QPs.
         qps: Vec<u32>,
+        /// Numbers of the XRC SRQs, see [`Srq::number`](crate::Srq::number).
+        srqs: Vec<u32>,
     },
     /// The library refused.
     #[error("the CQ could not be destroyed: {source}")]
@@ -27,19 +29,18 @@ pub enum CloseCqError {
     },
 }
 
-fn names(qps: &[u32]) -> String {
-    qps.iter()
-        .map(|n| format!("QP {n:#x}"))
-        .collect::<Vec<_>>()
-        .join(", ")
+fn names(qps: &[u32], srqs: &[u32]) -> String {
+    let qps = qps.iter().map(|n| format!("QP {n:#x}"));
+    let all: Vec<_> = qps.chain(srqs.iter().map(|n| format!("SRQ {n}"))).collect();
+    all.join(", ")
 }
 
 impl Cq {
-    /// Destroys the CQ and says whether that worked. Dropping it instead destroys it when the last QP that reports to it
-    /// is gone.
+    /// Destroys the CQ and says whether that worked. Dropping it instead destroys it when the last QP and the last XRC
+    /// SRQ that report to it are gone.
     ///
     /// # Errors
-    /// QPs still report to it (the error says which), or the library refused.
+    /// QPs or XRC SRQs still report to it (the error says which), or the library refused.
     pub fn close(self) -> Result<(), CloseCqError> {
         let Cq {
             handle,
@@ -57,8 +58,8 @@ impl Cq {
                 Err(source) => (Arc::new(handle), Err(source)),
             },
             Err(handle) => {
-                let qps = intake.live_qps();
-                (handle, Ok(qps))
+                let users = (intake.live_qps(), poller.borrow().srqs.reporting());
+                (handle, Ok(users))
             }
         };
         let cq = Box::new(Cq {
@@ -72,7 +73,7 @@ impl Cq {
             failed,
         });
         Err(match reason {
-            Ok(qps) => CloseCqError::Busy { cq, qps },
+            Ok((qps, srqs)) => CloseCqError::Busy { cq, qps, srqs },
             Err(source) => CloseCqError::Refused { cq, source },
         })
     }

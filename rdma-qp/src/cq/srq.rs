@@ -30,6 +30,8 @@ struct Part {
     pd: Weak<PdHandle>,
     /// Whether QPs with datagrams use it, before whose messages the device writes.
     datagrams: bool,
+    /// Whether it reports here itself, as XRC SRQs do, and not by way of its QPs.
+    reports: bool,
 }
 
 /// The SRQs whose receives complete on one CQ, and the QPs that use them.
@@ -41,8 +43,8 @@ pub(super) struct Srqs {
 }
 
 impl Srqs {
-    /// Enters an SRQ, which QPs with datagrams use or not.
-    fn enter(&mut self, share: &Share, pd: &Arc<PdHandle>, datagrams: bool) {
+    /// Enters an SRQ, which QPs with datagrams use or not, and which reports here itself or not.
+    fn enter(&mut self, share: &Share, pd: &Arc<PdHandle>, datagrams: bool, reports: bool) {
         let at = share.srq.number as usize;
         if self.parts.len() <= at {
             self.parts.resize_with(at + 1, || None);
@@ -51,6 +53,7 @@ impl Srqs {
         let same = before.filter(|part| Arc::ptr_eq(&part.share.srq, &share.srq));
         self.parts[at] = Some(Part {
             datagrams: same.is_some_and(|part| part.datagrams) || datagrams,
+            reports,
             share: share.clone(),
             pd: Arc::downgrade(pd),
         });
@@ -62,6 +65,13 @@ impl Srqs {
             self.users.retain(|_, user| !user.recv.is_ended());
         }
         self.users.insert(user.info.qp_num, user);
+    }
+
+    /// Numbers of the SRQs that report here themselves.
+    pub(super) fn reporting(&self) -> Vec<u32> {
+        let live = |part: &&Part| part.reports && !part.share.srq.is_ended();
+        let parts = self.parts.iter().flatten().filter(live);
+        parts.map(|part| part.share.srq.number).collect()
     }
 
     fn part(&self, id: u64) -> Option<&Part> {
@@ -153,7 +163,7 @@ impl Cq {
     /// Enters an SRQ whose receives complete here, whichever QP they come by.
     pub(crate) fn enter_srq(&self, share: &Share, pd: &Arc<PdHandle>) -> Result<(), PollError> {
         self.settle()?;
-        self.poller.borrow_mut().srqs.enter(share, pd, false);
+        self.poller.borrow_mut().srqs.enter(share, pd, false, true);
         Ok(())
     }
 
@@ -166,7 +176,7 @@ impl Cq {
     ) -> Result<(), PollError> {
         let datagrams = user.recv.header != 0;
         self.enter_user(user)?;
-        (self.poller.borrow_mut().srqs).enter(share, pd, datagrams);
+        (self.poller.borrow_mut().srqs).enter(share, pd, datagrams, false);
         Ok(())
     }
 

@@ -3,6 +3,8 @@
 //! state, deliver leftovers, complete in the gap between poll and arm.
 #![allow(dead_code)]
 
+mod xrc;
+
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -40,6 +42,10 @@ pub struct State {
     pub acknowledged: (u32, u32),
     /// Offset, length, address and access of each registration behind a dma-buf.
     pub dmabufs: Vec<(u64, usize, u64, i32)>,
+    /// What the next XRC SRQ is told that its number is.
+    pub srq_num: u32,
+    /// Descriptor and flags of each XRC domain that was opened.
+    pub domains: Vec<(c_int, c_int)>,
     /// The request of a list, counted from 0, that the next post of sends refuses with ENOMEM.
     pub refuse_at: Option<usize>,
     next: u32,
@@ -62,6 +68,8 @@ pub struct FakeSend {
     pub wr_id: u64,
     pub send_flags: u32,
     pub num_sge: i32,
+    /// The SRQ that it names, on XRC.
+    pub remote_srqn: u32,
     /// Address and length of each entry.
     pub entries: Vec<(u64, u32)>,
 }
@@ -90,6 +98,7 @@ impl Fake {
         ) = (64, 4, 128, 4);
         (device.max_srq, device.max_srq_wr, device.max_srq_sge) = (4, 64, 4);
         (device.max_qp_rd_atom, device.max_qp_init_rd_atom) = (4, 16);
+        device.device_cap_flags = IBV_DEVICE_XRC.bits() as u32;
         let state = State {
             ports: vec![port, port],
             device,
@@ -101,6 +110,7 @@ impl Fake {
                 gid_entry(2, 1, "::ffff:10.0.1.5", IBV_GID_TYPE_ROCE_V2),
             ],
             next: 0x40,
+            srq_num: 0x30,
             ..State::default()
         };
         let state = Arc::new(Mutex::new(state));
@@ -178,8 +188,17 @@ pub fn wc(wr_id: u64, status: ibv_wc_status) -> ibv_wc {
 
 #[repr(C)]
 struct Context {
-    ibv: ibv_context,
+    /// What is handed out is the `ibv_context` at its end.
+    front: verbs_context,
     state: Arc<Mutex<State>>,
+}
+
+/// The whole behind what was handed out.
+fn whole(context: *mut ibv_context) -> *mut Context {
+    context
+        .cast::<u8>()
+        .wrapping_sub(std::mem::offset_of!(verbs_context, context))
+        .cast()
 }
 
 #[repr(C)]
@@ -198,8 +217,8 @@ struct Channel {
 
 /// The state behind an object's context.
 fn state(context: *mut ibv_context) -> Arc<Mutex<State>> {
-    // SAFETY: every context that this provider hands out is the first field of a live `Context`.
-    unsafe { (*context.cast::<Context>()).state.clone() }
+    // SAFETY: every context that this provider hands out is part of a live `Context`.
+    unsafe { (*whole(context)).state.clone() }
 }
 
 /// Records a call and gives the errno that the test wants.
@@ -263,7 +282,9 @@ unsafe extern "C" fn get_device_guid(_: *mut ibv_device) -> u64 {
 
 unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     let state = CURRENT.with(|current| current.borrow().clone());
-    let mut ibv = ibv_context::zeroed();
+    let mut front = verbs_context::zeroed();
+    xrc::set_operations(&mut front);
+    let ibv = &mut front.context;
     ibv.device = device;
     ibv.ops.poll_cq = Some(poll_cq);
     ibv.ops.req_notify_cq = Some(req_notify_cq);
@@ -272,7 +293,9 @@ unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     ibv.ops.post_srq_recv = Some(post_srq_recv);
     ibv.async_fd = -1;
     *state.lock().unwrap().live.entry("context").or_default() += 1;
-    Box::into_raw(Box::new(Context { ibv, state })).cast()
+    let made = Box::into_raw(Box::new(Context { front, state }));
+    // SAFETY: it was just made.
+    unsafe { &raw mut (*made).front.context }
 }
 
 unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
@@ -280,7 +303,7 @@ unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     if errno == 0 {
         died(context, "context");
         // SAFETY: made by `open_device`, closed once.
-        drop(unsafe { Box::from_raw(context.cast::<Context>()) });
+        drop(unsafe { Box::from_raw(whole(context)) });
     }
     errno
 }
@@ -578,13 +601,18 @@ unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> 
     if errno != 0 {
         return null(errno);
     }
+    // SAFETY: the caller passes a whole structure.
+    let init = unsafe { *init };
+    new_qp(context, pd, &init)
+}
+
+/// A QP with the next number.
+fn new_qp(context: *mut ibv_context, pd: *mut ibv_pd, init: &ibv_qp_init_attr) -> *mut ibv_qp {
     born(context, "qp");
     let state = state(context);
     let mut state = state.lock().unwrap();
     state.next += 1;
     let qp_num = state.next;
-    // SAFETY: the caller passes a whole structure.
-    let init = unsafe { *init };
     let mut attr = ibv_qp_attr::zeroed();
     attr.cap = init.cap;
     state.qps.insert(
@@ -687,6 +715,7 @@ unsafe extern "C" fn post_send(
                 wr_id: request.wr_id,
                 send_flags: request.send_flags,
                 num_sge: request.num_sge,
+                remote_srqn: request.qp_type.xrc.remote_srqn,
                 entries: entries.map(|entry| (entry.addr, entry.length)).collect(),
             });
             (next, index) = (request.next, index + 1);
