@@ -61,6 +61,7 @@ use crate::core::Counters;
 use crate::core::config::Config;
 use crate::core::rng::Rng;
 use crate::core::time::Instant;
+use crate::link::shm::ShmLink;
 use crate::link::{FaultCounters, Faults, LinkError, Pcap, PcapError, UdpLink};
 use crate::profile::{Profile, ProfileError};
 
@@ -167,9 +168,17 @@ pub(crate) struct Node {
 }
 
 /// Frames that a post handles: sends only.
-const POST: Budget = Budget { rx: 0, tx: 64 };
+const POST: Budget = Budget {
+    rx: 0,
+    tx: 64,
+    everywhere: false,
+};
 /// Frames that a poll handles.
-const POLL: Budget = Budget { rx: 32, tx: 64 };
+const POLL: Budget = Budget {
+    rx: 32,
+    tx: 64,
+    everywhere: false,
+};
 /// Two polls at most this far apart are somebody polling, and count so for as long: pollers that have lost the
 /// processor meanwhile are still there.
 const LEASE: Duration = Duration::from_millis(50);
@@ -190,12 +199,17 @@ impl Node {
             None => random_seed().map_err(system("reading random bytes"))?,
         };
         let (link, ports) = bind(profile, seed)?;
-        let waiters = link.waiters();
+        let mut waiters = link.waiters();
+        // Who captures frames wants to see them all.
+        let shm = (profile.shm && profile.pcap.is_none())
+            .then(|| ShmLink::new(link.locals().map(|local| local.ip())).ok())
+            .flatten();
+        waiters.extend(shm.as_ref().map(ShmLink::waiter));
         let addresses: Vec<String> = link.locals().map(|local| local.ip().to_string()).collect();
         let pcap = (profile.pcap.as_deref())
             .map(|path| Pcap::create(path, &addresses.join(", ")))
             .transpose()?;
-        let driver = Driver::new(profile, link, &ports, pcap, seed);
+        let driver = Driver::new(profile, link, shm.map(Box::new), &ports, pcap, seed);
         let node = Arc::new(Node {
             clock: Clock(std::time::Instant::now()),
             config: driver.engine.config().clone(),

@@ -46,6 +46,9 @@ pub struct Profile {
     pub seed: Option<u64>,
     /// File that records every frame sent and received.
     pub pcap: Option<PathBuf>,
+    /// Packets to other nodes of the same host and user go through shared memory. Not those of a node that
+    /// captures its frames or has faults: they go by UDP, as all do to nodes that do without.
+    pub shm: bool,
     /// Most packets that one Queue Pair keeps unacknowledged.
     pub window: u32,
     /// Which IPv4 identifications peers may use: set it to [`IpIds::Any`] for peers that are not
@@ -76,6 +79,7 @@ impl Default for Profile {
             faults: Faults::default(),
             seed: None,
             pcap: None,
+            shm: true,
             window: 64,
             ip_ids: IpIds::default(),
             traffic_class: 0,

@@ -17,6 +17,7 @@ use super::rng::Rng;
 use super::time::Instant;
 use super::transmit::{Payload, Piece, Source, Transmit, gather, pieces};
 use super::wqe::{Data, RecvWqe, SendWqe};
+use crate::mem::Region;
 use crate::wire::{Class, Packet};
 
 /// The Queue Pair number of datagrams to a multicast group.
@@ -81,6 +82,8 @@ pub struct Engine {
     pub(super) next_id: u32,
     /// Queue Pairs that may have something to send.
     ready: VecDeque<u32>,
+    /// Those among them that wait until there is room on their way.
+    held: Vec<u32>,
     pub(super) timers: BTreeSet<(Instant, u32)>,
     /// Room for the pieces of a payload that stays in the node.
     pieces: Vec<Piece>,
@@ -111,6 +114,7 @@ impl Engine {
             groups: BTreeMap::new(),
             next_id: 1,
             ready: VecDeque::new(),
+            held: Vec::new(),
             timers: BTreeSet::new(),
             pieces: Vec::new(),
         }
@@ -189,6 +193,21 @@ impl Engine {
     /// Takes a packet from the network: checked for damage, parsed.
     pub fn handle_packet(&mut self, now: Instant, path: &Path, packet: &Packet, payload: &[u8]) {
         self.receive(now, path, packet, &Payload::Bytes(payload));
+    }
+
+    /// Takes a packet whose payload is the `len` bytes from `offset` on in `memory`, from where they are copied
+    /// to where the receiver wants them. Others may change them meanwhile.
+    pub fn handle_packet_in(
+        &mut self,
+        now: Instant,
+        path: &Path,
+        packet: &Packet,
+        memory: &Region,
+        offset: u64,
+        len: usize,
+    ) {
+        let of = memory;
+        self.receive(now, path, packet, &Payload::Part { of, offset, len });
     }
 
     /// Takes a packet that this node itself sends to one of its own addresses. The payload is copied
@@ -306,6 +325,29 @@ impl Engine {
         self.shared.counters.tx_frames += 1;
         self.is_out(t);
         Some(end)
+    }
+
+    /// Writes a packet into `memory`: its headers to `head`, its payload, without padding, to `body`. Payload
+    /// of regions is copied once, from where the application has it.
+    ///
+    /// `None` as [`emit`](Engine::emit), or if there is no such place in `memory`.
+    pub fn emit_in(&mut self, t: &Transmit, memory: &Region, head: u64, body: u64) -> Option<()> {
+        let mut bytes = [0; Packet::MAX_HEADER_LEN];
+        let len = t.packet.emit_header(&mut bytes);
+        memory.write(head, bytes.get(..len)?).ok()?;
+        let mut pieces = std::mem::take(&mut self.pieces);
+        let mut inline = [0u8; Caps::INLINE_LIMIT];
+        let payload = self.locate(t, &mut pieces, &mut inline);
+        let copied = payload.and_then(|p| p.copy_to(0, memory, body, t.payload_len as usize).ok());
+        pieces.clear();
+        self.pieces = pieces;
+        if copied.is_none() {
+            self.payload_gone(t);
+            return None;
+        }
+        self.shared.counters.tx_frames += 1;
+        self.is_out(t);
+        Some(())
     }
 
     fn fetch_payload(&self, t: &Transmit, out: &mut [u8]) -> Option<()> {
@@ -467,11 +509,31 @@ impl Engine {
 
     /// The next packet to send, if one may go out now.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
+        self.poll_transmit_where(now, |_, _| true)
+    }
+
+    /// The next packet to send for which there is room. `room` is told from which address to which one it
+    /// would go; that of the packet is what it was asked for last. A Queue Pair that has to wait is not looked
+    /// at again before [`release`](Engine::release).
+    pub fn poll_transmit_where(
+        &mut self,
+        now: Instant,
+        mut room: impl FnMut(IpAddr, IpAddr) -> bool,
+    ) -> Option<Transmit> {
         while let Some(&qp_num) = self.ready.front() {
             let Some(qp) = self.qps.get_mut(&qp_num) else {
                 self.ready.pop_front();
                 continue;
             };
+            if let Some(path) = qp.next_path()
+                && !room(path.src, path.dst)
+            {
+                qp.begin(&mut self.shared);
+                (qp.held, qp.burst) = (true, 0);
+                self.ready.pop_front();
+                self.held.push(qp_num);
+                continue;
+            }
             let t = qp.next_packet(now, &mut self.shared);
             match t {
                 None => {
@@ -494,6 +556,16 @@ impl Engine {
         None
     }
 
+    /// There may be room for those that had to wait.
+    pub fn release(&mut self) {
+        for qp_num in self.held.drain(..) {
+            if let Some(qp) = self.qps.get_mut(&qp_num) {
+                qp.held = false;
+            }
+            self.ready.push_back(qp_num);
+        }
+    }
+
     /// The next thing to report.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.shared.events.pop_front()
@@ -508,7 +580,9 @@ impl Engine {
             qp.drain_event = false;
             qp.event(&mut self.shared, ibv_event_type::IBV_EVENT_SQ_DRAINED);
         }
-        if !qp.ready {
+        if qp.held {
+            qp.begin(&mut self.shared);
+        } else if !qp.ready {
             qp.ready = true;
             self.ready.push_back(qp_num);
         }

@@ -16,7 +16,7 @@ use super::responder::Responder;
 use super::srq::Srq;
 use super::time::Instant;
 use super::transmit::{Source, Transmit};
-use super::wqe::{RecvWqe, SendWqe};
+use super::wqe::{RecvWqe, SendOp, SendWqe};
 use crate::wire::{Bth, Class, Opcode, OpcodeInfo, Packet, Psn, pad_for};
 
 /// What a Queue Pair is created with.
@@ -94,6 +94,8 @@ pub(super) struct Qp {
     pub drain_event: bool,
     /// A place in the engine's queue of Queue Pairs that may have something to send.
     pub ready: bool,
+    /// It has lost that place until there is room on its way.
+    pub held: bool,
     /// Packets sent since this Queue Pair's turn began.
     pub burst: u32,
     /// The last packet was an answer: if there is a request too, it is next.
@@ -136,6 +138,7 @@ impl Qp {
             rq: Responder::default(),
             drain_event: false,
             ready: false,
+            held: false,
             burst: 0,
             answered: false,
             armed: None,
@@ -146,9 +149,9 @@ impl Qp {
     /// Forgets everything but what it was created with: RESET.
     pub fn reset(&mut self, shared: &mut Shared) {
         self.give_back(shared);
-        let (ready, armed, stats) = (self.ready, self.armed, self.stats);
+        let (ready, held, armed, stats) = (self.ready, self.held, self.armed, self.stats);
         *self = Qp::new(self.num, self.init, &shared.config);
-        (self.ready, self.armed, self.stats) = (ready, armed, stats);
+        (self.ready, self.held, self.armed, self.stats) = (ready, held, armed, stats);
     }
 
     /// A receive that was taken from a shared receive queue for a message which did not end goes back
@@ -267,6 +270,17 @@ impl QpPath {
 }
 
 impl Qp {
+    /// Which way the next packet would go; `None` if there is certainly none.
+    pub fn next_path(&self) -> Option<&QpPath> {
+        match &self.path {
+            Some(path) => (self.rq.answers() || self.sq.next().is_some()).then_some(path),
+            None => match &self.sq.next()?.wqe.op {
+                SendOp::Datagram { ah, .. } => Some(&ah.path),
+                _ => None,
+            },
+        }
+    }
+
     /// The next packet to send: answers and requests in turn, so that neither starves behind the
     /// other.
     pub fn next_packet(&mut self, now: Instant, shared: &mut Shared) -> Option<Transmit> {
@@ -291,7 +305,6 @@ impl Qp {
         status: ibv_wc_status,
         byte_len: u32,
     ) {
-        use super::wqe::SendOp;
         let failed = status != ibv_wc_status::IBV_WC_SUCCESS;
         if !failed && !wqe.signaled && !self.init.sq_sig_all {
             return;

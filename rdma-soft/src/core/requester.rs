@@ -143,6 +143,11 @@ impl Requester {
         self.queue.get(index).map(|e| (index, e))
     }
 
+    /// The request that the next packet is of, if there is one.
+    pub fn next(&self) -> Option<&Entry> {
+        self.queue.get(self.cursor.0)
+    }
+
     fn cursor_psn(&self) -> Psn {
         match self.queue.get(self.cursor.0) {
             Some(e) if self.cursor.0 < self.started => e.psn.plus(self.cursor.1),
@@ -213,6 +218,14 @@ impl Qp {
             executed: false,
             failed: None,
         });
+    }
+
+    /// The next request begins if its turn has come, although there is no room for its packets: it counts as
+    /// under way, whatever happens to the Queue Pair meanwhile.
+    pub fn begin(&mut self, shared: &mut Shared) {
+        if self.sends() && self.sq.rnr_until.is_none() && self.sq.cursor.0 == self.sq.started {
+            self.start_next(shared);
+        }
     }
 
     /// The next request packet, if one may go out.

@@ -147,6 +147,11 @@ impl Responder {
         std::mem::take(&mut self.queue)
     }
 
+    /// Answers wait.
+    pub fn answers(&self) -> bool {
+        !self.responses.is_empty()
+    }
+
     /// READ and atomic requests whose answers wait; those `again` were asked more than once.
     fn open_fetches(&self, again: bool) -> usize {
         let counts = |r: &&Response| match **r {

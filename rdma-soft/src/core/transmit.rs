@@ -88,11 +88,17 @@ pub(super) struct Piece {
     pub len: usize,
 }
 
-/// Payload that came in: bytes of a frame, or memory of a Queue Pair of the same node.
+/// Payload that came in: bytes of a frame, memory of a Queue Pair of the same node, or a part of memory that
+/// is shared with the sender.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Payload<'a> {
     Bytes(&'a [u8]),
     Pieces(&'a [Piece]),
+    Part {
+        of: &'a Region,
+        offset: u64,
+        len: usize,
+    },
 }
 
 impl Payload<'_> {
@@ -100,6 +106,7 @@ impl Payload<'_> {
         match self {
             Payload::Bytes(b) => b.len(),
             Payload::Pieces(p) => p.iter().map(|p| p.len).sum(),
+            Payload::Part { len, .. } => *len,
         }
     }
 
@@ -116,6 +123,8 @@ impl Payload<'_> {
                 at,
                 b.get(from..).and_then(|b| b.get(..len)).ok_or(OutOfRange)?,
             ),
+            Payload::Part { len: all, .. } if len > all.saturating_sub(from) => Err(OutOfRange),
+            Payload::Part { of, offset, .. } => of.copy_to(offset + from as u64, to, at, len),
             Payload::Pieces(pieces) => {
                 for p in *pieces {
                     if from >= p.len {

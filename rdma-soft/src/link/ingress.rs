@@ -82,12 +82,19 @@ pub fn check(
     if !fits {
         return Err(IngressError::BadIcrc);
     }
-    let (packet, payload) = Packet::parse(transport).map_err(|error| match error {
+    let (packet, header, len) = headers(transport, transport.len())?;
+    Ok((packet, &transport[header..header + len]))
+}
+
+/// The packet of `len` bytes, without an ICRC, of which `bytes` are the first, as many as
+/// [`Packet::parse_header`] asks for; and the lengths of its headers and of its payload.
+pub(super) fn headers(bytes: &[u8], len: usize) -> Result<(Packet, usize, usize), IngressError> {
+    let parsed = Packet::parse_header(bytes, len).map_err(|error| match error {
         ParseError::UnknownOpcode(opcode) => IngressError::UnknownOpcode(opcode),
         other => IngressError::BadHeader(other),
     })?;
-    match packet.bth.tver {
-        0 => Ok((packet, payload)),
+    match parsed.0.bth.tver {
+        0 => Ok(parsed),
         other => Err(IngressError::BadVersion(other)),
     }
 }

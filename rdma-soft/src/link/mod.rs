@@ -9,6 +9,7 @@ mod frame;
 mod ingress;
 mod pcap;
 mod run;
+pub(crate) mod shm;
 mod source_port;
 mod udp;
 

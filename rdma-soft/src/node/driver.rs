@@ -15,6 +15,7 @@ use super::qp::Qp;
 use crate::core::config::{Config, PortConfig};
 use crate::core::time::Instant;
 use crate::core::{Engine, MAX_FRAME};
+use crate::link::shm::ShmLink;
 use crate::link::{FaultLayer, Faults, IpIds, Pcap, Pool, Run, SourcePort, UdpLink};
 use crate::profile::Profile;
 
@@ -45,13 +46,21 @@ link_counters! {
     rx_datagrams,
     /// Datagrams that the system dropped because the socket's buffer was full.
     rx_overflow,
-    /// Datagrams that came to a port that is down; ignored.
+    /// Datagrams, and packets through shared memory, that came to a port that is down; ignored.
     rx_port_down,
     /// Datagrams that this node's port sent to a multicast group and got back; ignored, for the
     /// members among its own Queue Pairs have them already.
     rx_own_multicast,
     /// Packets between Queue Pairs of this node, which travel by reference.
     self_packets,
+    /// Packets handed to processes of this host through shared memory.
+    tx_shm_packets,
+    /// Packets received from processes of this host through shared memory.
+    rx_shm_packets,
+    /// Rings in shared memory that were made, for one direction each.
+    shm_rings,
+    /// Rings that were given up, since what is no node wrote into them.
+    shm_broken,
 }
 
 /// How many frames one step handles at most, each way.
@@ -59,12 +68,15 @@ link_counters! {
 pub(super) struct Budget {
     pub(super) rx: u32,
     pub(super) tx: u32,
+    /// Looks everywhere: at the sockets also where packets come through shared memory, and at who comes and
+    /// goes there. Who comes back at once may do without mostly.
+    pub(super) everywhere: bool,
 }
 
 /// What one step did.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Turn {
-    /// Datagrams received.
+    /// Packets received.
     pub(super) received: u32,
     /// Packets sent, or tried to.
     pub(super) sent: u32,
@@ -90,6 +102,12 @@ pub(crate) struct Driver {
     locals: Vec<Local>,
     /// The socket that was looked at first in the last turn.
     first_socket: usize,
+    /// The rings to other processes of this host, if the node has any.
+    shm: Option<Box<ShmLink>>,
+    /// Turns that did not look everywhere.
+    glances: u32,
+    /// This turn looks at the sockets.
+    sockets: bool,
     /// There while the link has faults.
     faults: Option<FaultLayer>,
     fault_seed: u64,
@@ -108,6 +126,15 @@ pub(crate) struct Driver {
     pub(super) objects: Objects,
 }
 
+/// Counters, with what rings count themselves.
+fn with_rings(counters: LinkCounters, shm: &ShmLink) -> LinkCounters {
+    LinkCounters {
+        shm_rings: shm.counters.rings,
+        shm_broken: shm.counters.broken,
+        ..counters
+    }
+}
+
 /// How long to wait before a full socket is tried again.
 const FULL_SOCKET: Duration = Duration::from_micros(100);
 
@@ -117,6 +144,7 @@ impl Driver {
     pub(super) fn new(
         profile: &Profile,
         mut link: UdpLink,
+        shm: Option<Box<ShmLink>>,
         ports: &[usize],
         pcap: Option<Pcap<BufWriter<File>>>,
         seed: u64,
@@ -159,6 +187,9 @@ impl Driver {
             link,
             locals,
             first_socket: 0,
+            shm,
+            glances: 0,
+            sockets: true,
             faults: None,
             fault_seed,
             pcap,
@@ -181,20 +212,36 @@ impl Driver {
         match &mut self.faults {
             Some(layer) => layer.set_faults(faults),
             None if faults.is_none() => {}
-            None => self.faults = Some(FaultLayer::new(faults, self.fault_seed)),
+            None => {
+                self.be_faulty(faults);
+            }
         }
+    }
+
+    /// Frames pass through faults from now on: they go by UDP then, to everybody.
+    fn be_faulty(&mut self, faults: Faults) -> &mut FaultLayer {
+        if let Some(shm) = &mut self.shm {
+            shm.stop_sending();
+            self.engine.release();
+        }
+        let seed = self.fault_seed;
+        self.faults.insert(FaultLayer::new(faults, seed))
     }
 
     /// Cuts off the node from `addr`, or connects it again.
     pub(super) fn partition(&mut self, addr: IpAddr, cut_off: bool) {
-        let seed = self.fault_seed;
-        self.faults
-            .get_or_insert_with(|| FaultLayer::new(Faults::default(), seed))
-            .partition(addr, cut_off);
+        match &mut self.faults {
+            Some(layer) => layer.partition(addr, cut_off),
+            None => self.be_faulty(Faults::default()).partition(addr, cut_off),
+        }
     }
 
     /// Gives the addresses back: nothing is sent or received from now on.
     pub(super) fn unbind(&mut self) {
+        if let Some(shm) = self.shm.take() {
+            // What it did is still told.
+            self.counters = with_rings(self.counters, &shm);
+        }
         self.link.close();
         self.locals.clear();
         (self.faults, self.pcap) = (None, None);
@@ -210,7 +257,7 @@ impl Driver {
     pub(super) fn snapshot(&self) -> Snapshot {
         let link = LinkCounters {
             rx_overflow: self.link.overflows(),
-            ..self.counters
+            ..(self.shm.as_deref()).map_or(self.counters, |shm| with_rings(self.counters, shm))
         };
         Snapshot {
             engine: self.engine.counters().clone(),
@@ -224,7 +271,8 @@ impl Driver {
     pub(super) fn next_timeout(&self, now: Instant) -> Option<Instant> {
         let faults = self.faults.as_ref().and_then(FaultLayer::next_timeout);
         let full = self.waiting.front().map(|_| now + FULL_SOCKET);
-        [self.engine.next_timeout(), faults, full]
+        let shm = self.shm.as_ref().and_then(|shm| shm.next_timeout());
+        [self.engine.next_timeout(), faults, full, shm]
             .into_iter()
             .flatten()
             .min()
@@ -256,7 +304,11 @@ impl Driver {
     /// Takes new requests, receives, runs timers, sends, and reports what happened.
     pub(super) fn step(&mut self, now: Instant, budget: Budget, notices: &mut Vec<Notice>) -> Turn {
         self.take_posts();
-        let received = self.receive(now, budget.rx);
+        let mut received = 0;
+        if budget.rx > 0 {
+            received = self.look_around(now, budget.everywhere);
+            received += self.receive(now, budget.rx);
+        }
         if self.engine.next_timeout().is_some_and(|at| at <= now) {
             self.engine.handle_timeout(now);
         }
@@ -271,6 +323,11 @@ impl Driver {
             sent,
             more: more_rx || more_tx,
         }
+    }
+
+    /// The thread is about to sleep: others are to wake it. False if something has come already.
+    pub(super) fn sleep(&mut self) -> bool {
+        self.shm.as_mut().is_none_or(|shm| shm.sleep())
     }
 
     /// The link of a port is up.

@@ -115,14 +115,18 @@ const FIRST_NAP: Duration = Duration::from_micros(20);
 const EAGER: u32 = 32;
 
 /// Frames that the thread handles before it lets others at the engine.
-const TURN: Budget = Budget { rx: 64, tx: 64 };
+const TURN: Budget = Budget {
+    rx: 64,
+    tx: 64,
+    everywhere: true,
+};
 
 /// In the middle of a message, how long to let datagrams gather. Waking up for each would cost more
 /// than handling it, and take the processor from a sender that shares it.
 const STREAM: Duration = Duration::from_micros(20);
 
 /// Starts the thread, with all signals blocked: they are for the application's threads. `waiters` are
-/// readable when a datagram is there.
+/// readable when a datagram is there, or somebody rings the bell.
 pub(super) fn spawn(node: Arc<Node>, waiters: Vec<Arc<OwnedFd>>) -> Result<JoinHandle<()>, Errno> {
     let thread = std::thread::Builder::new().name("rdma-soft".to_owned());
     with_signals_blocked(|| thread.spawn(move || run(&node, &waiters)))
@@ -184,7 +188,9 @@ fn run(node: &Node, waiters: &[Arc<OwnedFd>]) {
             false => eager.saturating_sub(1),
         };
         let next = driver.next_timeout(now);
-        if !turn.more {
+        // Whoever sends through shared memory is asked to ring the bell, unless something is there already.
+        let more = turn.more || (!stream && !driver.sleep());
+        if !more {
             // Set under the lock, so that whoever drives next sees it.
             let until = next.map_or(u64::MAX, Instant::as_nanos);
             sleeper.until.store(until, Ordering::SeqCst);
@@ -193,7 +199,7 @@ fn run(node: &Node, waiters: &[Arc<OwnedFd>]) {
         for notice in notices {
             notice.deliver();
         }
-        if turn.more {
+        if more {
             if node.control.load(Ordering::Relaxed) > 0 {
                 // A control call waits for the engine; the lock alone would not let it in.
                 std::thread::yield_now();

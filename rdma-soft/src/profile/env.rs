@@ -182,6 +182,14 @@ const VARIABLES: &[Variable] = &[
         },
     },
     Variable {
+        name: "RDMA_SOFT_SHM",
+        accepted: "1 to exchange packets with other processes of this host through shared memory, or 0",
+        apply: |profile, text| {
+            profile.shm = one_of(text, &[("1", true), ("0", false)])?;
+            Ok(())
+        },
+    },
+    Variable {
         name: "RDMA_SOFT_WINDOW",
         accepted: "the packets that one Queue Pair keeps unacknowledged, 1 or more",
         apply: |profile, text| {

@@ -86,6 +86,17 @@ impl Packet {
     /// [`ParseError`], for bytes that are not a packet. What the fields *mean* (version, keys,
     /// QP numbers, lengths against the path MTU) is for the receiver to judge.
     pub fn parse(bytes: &[u8]) -> Result<(Packet, &[u8]), ParseError> {
+        let (packet, header, payload) = Packet::parse_header(bytes, bytes.len())?;
+        Ok((packet, &bytes[header..header + payload]))
+    }
+
+    /// Like [`parse`](Packet::parse), for a packet of `len` bytes of which only the first ones are at hand: all,
+    /// or at least [`MAX_HEADER_LEN`](Packet::MAX_HEADER_LEN). Gives the headers, their length and that of the
+    /// payload behind them, without padding.
+    ///
+    /// # Errors
+    /// As [`parse`](Packet::parse).
+    pub fn parse_header(bytes: &[u8], len: usize) -> Result<(Packet, usize, usize), ParseError> {
         let bth = Bth::parse(bytes)?;
         let Some(info) = bth.opcode.info() else {
             return Err(ParseError::UnknownOpcode(bth.opcode.0));
@@ -125,7 +136,8 @@ impl Packet {
             packet.ieth = Some(Ieth::parse(rest)?.0);
             rest = &rest[Ieth::LEN..];
         }
-        let have = rest.len();
+        let header = bytes.len() - rest.len();
+        let have = len.saturating_sub(header);
         if !info.payload && have != 0 {
             let opcode = bth.opcode;
             return Err(ParseError::UnexpectedPayload { opcode, have });
@@ -135,7 +147,7 @@ impl Packet {
         }
         let pad = bth.pad;
         match have.checked_sub(usize::from(pad)) {
-            Some(len) => Ok((packet, &rest[..len])),
+            Some(payload) => Ok((packet, header, payload)),
             None => Err(ParseError::BadPad { pad, have }),
         }
     }

@@ -44,6 +44,14 @@ impl Device {
         Device::new(Profile::default())
     }
 
+    /// A device that exchanges packets by UDP alone.
+    pub fn without_shm() -> Device {
+        Device::new(Profile {
+            shm: false,
+            ..Profile::default()
+        })
+    }
+
     pub fn with_faults(faults: &str) -> Device {
         Device::new(Profile {
             faults: faults.parse().expect("faults"),

@@ -3,22 +3,34 @@
 use crate::common::*;
 use rdma_core_sys::*;
 
-/// Runs `body` over UDP between two nodes, and on one node.
-fn both_links(opt: Options, body: impl Fn(&End, &End)) {
+/// Runs `body` between two nodes, through shared memory and over UDP, and on one node.
+fn all_links(opt: Options, body: impl Fn(&End, &End)) {
+    let packets = |device: &Device| {
+        let link = device.counters().link;
+        [link.tx_shm_packets, link.tx_datagrams, link.self_packets].map(|n| n > 0)
+    };
     let (a, b) = (Device::plain(), Device::plain());
     let (x, y) = pair(&a, &b, opt);
     body(&x, &y);
-    let datagrams = a.counters().link.tx_datagrams;
-    assert!(datagrams > 0, "two nodes talk over UDP");
-    drop((x, y));
+    assert_eq!(packets(&a), [true, false, false], "two nodes of one host");
+
+    let udp = Device::without_shm();
+    let (x, y) = pair(&udp, &b, opt);
+    body(&x, &y);
+    assert_eq!(
+        packets(&udp),
+        [false, true, false],
+        "one without shared memory"
+    );
+
+    let a = Device::plain();
     let (x, y) = pair(&a, &a, opt);
     body(&x, &y);
-    let after = a.counters().link;
     assert_eq!(
-        after.tx_datagrams, datagrams,
-        "one node talks to itself without UDP"
+        packets(&a),
+        [false, false, true],
+        "one node talks to itself"
     );
-    assert!(after.self_packets > 0);
 }
 
 fn lengths(mtu: usize) -> [usize; 7] {
@@ -31,7 +43,7 @@ fn over_lengths(body: impl Fn(&End, &End, usize)) {
             mtu,
             ..Options::default()
         };
-        both_links(opt, |x, y| {
+        all_links(opt, |x, y| {
             for len in lengths(mtu as usize) {
                 body(x, y, len);
             }
@@ -117,7 +129,7 @@ fn read() {
 
 #[test]
 fn atomics() {
-    both_links(Options::default(), |x, y| {
+    all_links(Options::default(), |x, y| {
         let (old, word) = (Buf::new(x, 8), Buf::new(y, 64));
         word.set_word(16, 41);
         let mut sges = [old.sge(0, 8)];
@@ -146,7 +158,7 @@ fn atomics() {
 
 #[test]
 fn several_entries_gather_and_scatter() {
-    both_links(Options::default(), |x, y| {
+    all_links(Options::default(), |x, y| {
         let (from, to) = (Buf::new(x, 8192), Buf::new(y, 8192));
         let data = from.fill(4);
         assert_eq!(
@@ -166,7 +178,7 @@ fn several_entries_gather_and_scatter() {
 /// No entry and one empty entry are the same message, whatever the key; no access is made.
 #[test]
 fn empty_messages() {
-    both_links(Options::default(), |x, y| {
+    all_links(Options::default(), |x, y| {
         let to = Buf::new(y, 64);
         let junk = ibv_sge {
             addr: 0xdead_0000,
@@ -206,7 +218,7 @@ fn empty_messages() {
 
 #[test]
 fn inline_data_is_taken_when_it_is_posted() {
-    both_links(
+    all_links(
         Options {
             inline: 64,
             ..Options::default()

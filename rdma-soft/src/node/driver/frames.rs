@@ -10,10 +10,12 @@ use rustix::io::Errno;
 use super::{Driver, Local};
 use crate::core::time::Instant;
 use crate::core::{CallError, MAX_FRAME, Path, Refused, Transmit};
+use crate::link::shm::{Record, Route};
 use crate::link::{
     Bound, Direction, Frame, IngressError, IpFields, LinkError, Pcap, Received, Run, Sent, Way,
     check,
 };
+use crate::mem::Region;
 use crate::wire::ROCE_PORT;
 
 /// Who sends so many packets takes as many from the sockets before the next ones: acknowledgements open
@@ -21,9 +23,87 @@ use crate::wire::ROCE_PORT;
 const FAIR: u32 = 16;
 
 impl Driver {
+    /// Sees to who comes and goes, now and then or, if `everywhere`, at once; and decides whether this turn looks
+    /// at the sockets. Gives the number of datagrams that had to be taken first.
+    ///
+    /// Where packets come through shared memory, a look at the sockets, which is a system call, costs more than
+    /// a packet.
+    pub(super) fn look_around(&mut self, now: Instant, everywhere: bool) -> u32 {
+        /// Every so many turns the sockets are looked at, and who comes and goes.
+        const SOCKETS: u32 = 16;
+        const CONNECTIONS: u32 = 64;
+        self.sockets = true;
+        let Some(shm) = &mut self.shm else { return 0 };
+        self.glances = self.glances.wrapping_add(1);
+        if everywhere {
+            shm.awake();
+        } else {
+            self.sockets = !shm.is_live() || self.glances.is_multiple_of(SOCKETS);
+        }
+        let tend = everywhere || shm.is_opening() || self.glances.is_multiple_of(CONNECTIONS);
+        if tend && shm.tend(now) {
+            // What lies in the sockets is older than what lies in a new ring.
+            let all = self.link.holds();
+            return self.receive_datagrams(now, all);
+        }
+        0
+    }
+
+    /// Takes `most` packets from shared memory and from the sockets, or some more that came with them, if there
+    /// are as many; gives their number.
+    pub(super) fn receive(&mut self, now: Instant, most: u32) -> u32 {
+        let mut count = self.receive_shared(now, most);
+        if self.sockets && count < most {
+            count += self.receive_datagrams(now, most - count);
+        }
+        count
+    }
+
+    /// Takes up to `most` packets from shared memory.
+    fn receive_shared(&mut self, now: Instant, most: u32) -> u32 {
+        let Some(mut shm) = self.shm.take() else {
+            return 0;
+        };
+        let count = shm.receive(most, |local, src, record, memory| {
+            self.take_record(now, local, src, record, memory);
+        });
+        self.shm = Some(shm);
+        count
+    }
+
+    /// Takes a packet from shared memory.
+    fn take_record(
+        &mut self,
+        now: Instant,
+        local: usize,
+        src: IpAddr,
+        record: &Record,
+        memory: &Region,
+    ) {
+        self.take_posts();
+        self.counters.rx_shm_packets += 1;
+        let Some(local) = self.locals.get(local).filter(|l| l.up) else {
+            self.counters.rx_port_down += 1;
+            return;
+        };
+        match record.parse() {
+            Ok((packet, len)) => {
+                let ip = record.ip();
+                let path = Path {
+                    traffic_class: ip.traffic_class,
+                    hop_limit: ip.hop_limit,
+                    flow_label: ip.flow_label,
+                    ..Path::new(local.port, src, local.addr.ip())
+                };
+                (self.engine).handle_packet_in(now, &path, &packet, memory, record.at, len);
+            }
+            Err(why) => self.engine.refuse(refusal(why)),
+        }
+    }
+
     /// Takes `most` datagrams from the sockets, or some more that came with them, if there are as many; gives
     /// their number.
-    pub(super) fn receive(&mut self, now: Instant, most: u32) -> u32 {
+    fn receive_datagrams(&mut self, now: Instant, most: u32) -> u32 {
         let mut count = 0;
         let sockets = self.link.receivers();
         // Each time another socket is first: a flood of one address leaves room for the others.
@@ -43,6 +123,13 @@ impl Driver {
     fn take_in(&mut self, now: Instant, at: usize, received: &Received) -> u32 {
         let rx = std::mem::take(&mut self.rx);
         let bound = self.link.bound(at);
+        if let Some(mut shm) = self.shm.take_if(|shm| shm.is_live()) {
+            // What the sender put into its ring before comes first.
+            shm.receive_from(bound.at, received.src.ip(), |local, src, record, memory| {
+                self.take_record(now, local, src, record, memory);
+            });
+            self.shm = Some(shm);
+        }
         let mut count = 0;
         for datagram in received.datagrams(&rx) {
             self.take_posts();
@@ -108,6 +195,12 @@ impl Driver {
                 return 0;
             }
         }
+        let by_bytes = self.faults.is_some() || self.pcap.is_some();
+        if let Some(shm) = &mut self.shm
+            && shm.relieved(now)
+        {
+            self.engine.release();
+        }
         let mut count = 0;
         while count < most && self.waiting.is_empty() {
             if count > 0 && count.is_multiple_of(FAIR) {
@@ -119,13 +212,28 @@ impl Driver {
                 self.send_frame(frame);
                 continue;
             }
-            let Some(mut packet) = self.engine.poll_transmit(now) else {
-                break;
+            let mut route = Route::Udp;
+            let shm = self.shm.as_mut().filter(|_| !by_bytes);
+            let packet = match shm {
+                Some(shm) => {
+                    let locals = &self.locals;
+                    self.engine.poll_transmit_where(now, |src, dst| {
+                        let ours = |addr| locals.iter().any(|l| l.up && l.addr.ip() == addr);
+                        route = match ours(src) && !dst.is_multicast() && !ours(dst) {
+                            true => shm.route(now, src, dst),
+                            false => Route::Udp,
+                        };
+                        route != Route::Wait
+                    })
+                }
+                None => self.engine.poll_transmit(now),
             };
+            let Some(mut packet) = packet else { break };
             count += 1;
             self.fill_in(&mut packet);
-            let by_bytes = self.faults.is_some() || self.pcap.is_some();
-            if !by_bytes && self.is_ours(packet.src) && self.is_ours(packet.dst) {
+            if let Route::Ring(ring) = route {
+                self.send_shared(ring, &packet);
+            } else if !by_bytes && self.is_ours(packet.src) && self.is_ours(packet.dst) {
                 self.counters.self_packets += 1;
                 self.take_posts();
                 self.engine.loopback(now, &packet);
@@ -134,7 +242,29 @@ impl Driver {
             }
         }
         self.flush();
+        if let Some(shm) = &mut self.shm {
+            shm.flush();
+        }
         count
+    }
+
+    /// Puts a packet into a ring that has room.
+    fn send_shared(&mut self, ring: usize, packet: &Transmit) {
+        let Some(shm) = &mut self.shm else { return };
+        let headers = packet.packet.header_len();
+        let Some((slot, memory)) = shm.slot(ring, headers, packet.frame_len() - headers) else {
+            return;
+        };
+        let written = (self.engine).emit_in(packet, memory, slot.headers, slot.payload);
+        if written.is_some() {
+            let ip = IpFields {
+                traffic_class: packet.traffic_class,
+                hop_limit: packet.hop_limit,
+                flow_label: packet.flow_label,
+            };
+            shm.push(ring, &slot, ip);
+            self.counters.tx_shm_packets += 1;
+        }
     }
 
     /// An address of this node, of a port that is up.

@@ -5,7 +5,11 @@
 //! time: that is what RDMA is. So no reference to it is ever made; bytes are copied by code whose
 //! races are defined (machine instructions, or relaxed atomics), and every access is checked
 //! against the bounds at the access itself.
+//!
+//! [`shared`] is memory that this process shares with another one; it is reached in the same way.
 #![allow(unsafe_code)]
+
+pub(crate) mod shared;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +24,14 @@ pub struct Region {
     base: *mut u8,
     len: u64,
     /// Keeps memory that the library itself owns; `None` for memory of the application.
-    _owner: Option<Arc<[AtomicU64]>>,
+    _owner: Option<Owner>,
+}
+
+/// What keeps the memory of a region of the library itself; nothing but dropped.
+#[derive(Clone, Debug)]
+enum Owner {
+    Words(#[allow(dead_code)] Arc<[AtomicU64]>),
+    Mapping(#[allow(dead_code)] Arc<shared::Mapping>),
 }
 
 // SAFETY: `base` is only dereferenced through the copying functions of this file, which make no
@@ -60,7 +71,7 @@ impl Region {
         Region {
             base: first.wrapping_add(skipped),
             len: len as u64,
-            _owner: Some(words),
+            _owner: Some(Owner::Words(words)),
         }
     }
 

@@ -1,0 +1,348 @@
+//! One direction between two nodes: packets one behind the other in shared memory.
+//!
+//! A packet is a record of whole cache lines: 16 bytes about it, its headers, and its payload behind them if all
+//! that fits into the first line, else from the second line on. The ring is mapped twice, so no record is cut.
+//! Positions count bytes since the ring was made; they never wrap. The sender alone writes `TAIL`, the receiver
+//! alone `HEAD`, each keeps its own, and what it reads of the other's is checked: a position that cannot be means
+//! that the other is none of ours, and ends the ring.
+//!
+//! # Waking the other one up
+//!
+//! Who is about to sleep says so in a word of its own and then looks once more at the other's position; who has
+//! moved its position looks at that word afterwards. Both do so with a sequentially consistent fence in
+//! between, so at least one of them sees what the other did. A word is taken back by whoever sees it, who then
+//! rings the bell, or by the sleeper itself.
+
+use std::sync::atomic::{Ordering, fence};
+
+use rustix::io::Errno;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use crate::core::MAX_PAYLOAD;
+use crate::link::ingress::headers;
+use crate::link::{IngressError, IpFields};
+use crate::mem::Region;
+use crate::mem::shared::Shared;
+use crate::wire::{Bth, Packet, ParseError};
+
+/// Bytes of a ring: as many packets as a Queue Pair keeps in flight, and little enough to stay in a cache.
+pub(super) const LEN: usize = 512 << 10;
+
+/// A record begins at a multiple of this.
+const LINE: usize = 64;
+/// Where the headers are in a record.
+const HEADERS: usize = 16;
+/// The longest record.
+const LONGEST: u64 = (LINE + MAX_PAYLOAD) as u64;
+const _: () = assert!(HEADERS + Packet::MAX_HEADER_LEN <= LINE && MAX_PAYLOAD.is_multiple_of(LINE));
+
+/// The words of the shared memory.
+const TAIL: usize = 0;
+const HEAD: usize = 1;
+/// Not 0: the receiver sleeps, and wants to know when there is a record.
+const RECEIVER_SLEEPS: usize = 2;
+/// Not 0: the sender sleeps, and wants to know when there is room.
+const SENDER_SLEEPS: usize = 3;
+
+/// The other one has written what it never would.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Broken;
+
+/// Where a packet is to be written, by offset in the sender's memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    at: u64,
+    /// Where its headers go.
+    pub(crate) headers: u64,
+    /// Where its payload goes.
+    pub(crate) payload: u64,
+    len: u64,
+    /// Bytes of headers, and of payload with its padding.
+    of: (usize, usize),
+}
+
+/// Where the payload of a record begins in it, and how long the record is.
+fn layout(headers: usize, payload: usize) -> (usize, usize) {
+    match HEADERS + headers + payload {
+        all if all <= LINE => (HEADERS + headers, LINE),
+        _ => (LINE, LINE + payload.next_multiple_of(LINE)),
+    }
+}
+
+/// The sender's end.
+#[derive(Debug)]
+pub(super) struct Sender {
+    shared: Shared,
+    tail: u64,
+    /// What the receiver knows of `tail`.
+    published: u64,
+    /// How far the receiver was, when it was last looked at.
+    head: u64,
+}
+
+impl Sender {
+    /// A new ring, and the file that the receiver needs.
+    pub(super) fn create() -> Result<(Sender, OwnedFd), Errno> {
+        let (shared, file) = Shared::create(LEN)?;
+        let sender = Sender {
+            shared,
+            tail: 0,
+            published: 0,
+            head: 0,
+        };
+        Ok((sender, file))
+    }
+
+    /// There is room for any packet.
+    pub(super) fn has_room(&mut self) -> Result<bool, Broken> {
+        if self.fits() {
+            return Ok(true);
+        }
+        // Acquire: the receiver has read what it makes room of.
+        let head = self.shared.word(HEAD).load(Ordering::Acquire);
+        if head < self.head || head > self.published {
+            return Err(Broken);
+        }
+        self.head = head;
+        Ok(self.fits())
+    }
+
+    fn fits(&self) -> bool {
+        self.tail - self.head + LONGEST <= LEN as u64
+    }
+
+    /// The place of the next packet, which has so many bytes of headers and of payload with its padding. There
+    /// [is room](Sender::has_room).
+    pub(super) fn slot(&self, headers: usize, payload: usize) -> Slot {
+        let at = self.tail % LEN as u64;
+        let (begin, len) = layout(headers, payload);
+        Slot {
+            at,
+            headers: at + HEADERS as u64,
+            payload: at + begin as u64,
+            len: len as u64,
+            of: (headers, payload),
+        }
+    }
+
+    /// The memory that slots are in.
+    pub(super) fn memory(&self) -> &Region {
+        self.shared.ring()
+    }
+
+    /// The packet is written.
+    pub(super) fn push(&mut self, slot: &Slot, ip: IpFields) {
+        let mut about = [0; HEADERS];
+        about[0] = slot.of.0 as u8;
+        about[1] = ip.traffic_class;
+        about[2] = ip.hop_limit;
+        about[4..8].copy_from_slice(&ip.flow_label.to_le_bytes());
+        about[8..12].copy_from_slice(&(slot.of.1 as u32).to_le_bytes());
+        // It lies inside: the slot was made for this ring.
+        let written = self.shared.ring().write(slot.at, &about);
+        debug_assert!(written.is_ok());
+        self.tail += slot.len;
+    }
+
+    /// Bytes that the receiver does not know of.
+    pub(super) fn unpublished(&self) -> u64 {
+        self.tail - self.published
+    }
+
+    /// Shows the receiver all that was written; true if it sleeps, and the bell must be rung.
+    pub(super) fn publish(&mut self) -> bool {
+        self.published = self.tail;
+        self.shared.word(TAIL).store(self.tail, Ordering::Release);
+        fence(Ordering::SeqCst);
+        takes_back(&self.shared, RECEIVER_SLEEPS)
+    }
+
+    /// Asks for the bell when there is room again; false if there is already.
+    pub(super) fn sleep(&mut self) -> bool {
+        self.shared.word(SENDER_SLEEPS).store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        // Who is broken is found out when a packet wants to go.
+        !self.has_room().unwrap_or(true)
+    }
+
+    /// Wants no bell any more.
+    pub(super) fn awake(&self) {
+        self.shared.word(SENDER_SLEEPS).store(0, Ordering::Relaxed);
+    }
+}
+
+/// If that word is set, takes it back.
+fn takes_back(shared: &Shared, word: usize) -> bool {
+    let word = shared.word(word);
+    word.load(Ordering::Relaxed) != 0 && word.swap(0, Ordering::Relaxed) != 0
+}
+
+/// A packet as it lies in the ring.
+#[derive(Debug)]
+pub(crate) struct Record {
+    line: [u8; LINE],
+    headers: usize,
+    /// Bytes of payload with its padding.
+    body: usize,
+    /// Where they are in the receiver's memory.
+    pub(crate) at: u64,
+}
+
+impl Record {
+    /// The packet, as it was when the record was taken, whatever the sender does; and how long the payload is,
+    /// without padding.
+    ///
+    /// # Errors
+    /// [`IngressError`].
+    pub(crate) fn parse(&self) -> Result<(Packet, usize), IngressError> {
+        let len = self.headers + self.body;
+        if self.headers < Bth::LEN {
+            return Err(IngressError::TooShort(len));
+        }
+        let bytes = &self.line[HEADERS..HEADERS + self.headers];
+        let (packet, read, payload) = headers(bytes, len)?;
+        if read != self.headers {
+            let (opcode, have) = (packet.bth.opcode, self.headers - read);
+            let more = ParseError::UnexpectedPayload { opcode, have };
+            return Err(IngressError::BadHeader(more));
+        }
+        Ok((packet, payload))
+    }
+
+    /// What else is to be known.
+    pub(crate) fn ip(&self) -> IpFields {
+        let label = self.line[4..8].first_chunk().copied();
+        IpFields {
+            traffic_class: self.line[1],
+            hop_limit: self.line[2],
+            flow_label: u32::from_le_bytes(label.unwrap_or_default()) & 0xf_ffff,
+        }
+    }
+}
+
+/// The receiver's end.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    shared: Shared,
+    head: u64,
+    /// How far the sender was, when it was last looked at.
+    tail: u64,
+    /// What the sender knows of `head`.
+    released: u64,
+    /// Where the record that was taken last ends.
+    end: u64,
+    /// The sender is gone: what comes behind `tail` is not of it.
+    ended: bool,
+}
+
+impl Receiver {
+    /// How much is taken at most until the sender may use that room again.
+    const BATCH: u64 = LEN as u64 / 4;
+
+    /// The other end of the ring in `file`.
+    pub(super) fn adopt(file: BorrowedFd<'_>) -> Result<Receiver, Errno> {
+        Ok(Receiver {
+            shared: Shared::adopt(file, LEN)?,
+            head: 0,
+            tail: 0,
+            released: 0,
+            end: 0,
+            ended: false,
+        })
+    }
+
+    /// There is a record.
+    pub(super) fn has_record(&mut self) -> Result<bool, Broken> {
+        if self.head == self.tail && !self.ended {
+            self.look()?;
+        }
+        Ok(self.head != self.tail)
+    }
+
+    /// Looks how far the sender is.
+    fn look(&mut self) -> Result<(), Broken> {
+        // Acquire: the records before it are written.
+        let tail = self.shared.word(TAIL).load(Ordering::Acquire);
+        let ahead = tail.wrapping_sub(self.head);
+        let back = ahead < self.tail - self.head;
+        if back || ahead > LEN as u64 || !ahead.is_multiple_of(LINE as u64) {
+            return Err(Broken);
+        }
+        self.tail = tail;
+        Ok(())
+    }
+
+    /// The next record, if there is one. It stays until [`done`](Receiver::done).
+    pub(super) fn next(&mut self) -> Result<Option<Record>, Broken> {
+        if !self.has_record()? {
+            return Ok(None);
+        }
+        let at = self.head % LEN as u64;
+        let mut line = [0; LINE];
+        self.memory().read(at, &mut line).map_err(|_| Broken)?;
+        let headers = usize::from(line[0]);
+        let body = line[8..12].first_chunk().copied().unwrap_or_default();
+        let body = u32::from_le_bytes(body) as usize;
+        if headers > Packet::MAX_HEADER_LEN || body > MAX_PAYLOAD {
+            return Err(Broken);
+        }
+        let (begin, len) = layout(headers, body);
+        // Not beyond what is there, and so not beyond the ring.
+        if len as u64 > self.tail - self.head {
+            return Err(Broken);
+        }
+        self.end = self.head + len as u64;
+        Ok(Some(Record {
+            line,
+            headers,
+            body,
+            at: at + begin as u64,
+        }))
+    }
+
+    /// The memory that records are in.
+    pub(super) fn memory(&self) -> &Region {
+        self.shared.ring()
+    }
+
+    /// The record that was taken is not needed any more; true if the sender sleeps and the bell must be rung.
+    pub(super) fn done(&mut self) -> bool {
+        self.head = self.end;
+        self.head - self.released >= Receiver::BATCH && self.release()
+    }
+
+    /// Gives the sender the room of all that is done with; true if it sleeps and the bell must be rung.
+    pub(super) fn release(&mut self) -> bool {
+        if self.released == self.head {
+            return false;
+        }
+        self.released = self.head;
+        self.shared.word(HEAD).store(self.head, Ordering::Release);
+        fence(Ordering::SeqCst);
+        takes_back(&self.shared, SENDER_SLEEPS)
+    }
+
+    /// Asks for the bell when there is a record; false if there is one already.
+    pub(super) fn sleep(&mut self) -> bool {
+        let sleeps = self.shared.word(RECEIVER_SLEEPS);
+        sleeps.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        // Who is broken is found out when the record is taken.
+        !self.has_record().unwrap_or(true)
+    }
+
+    /// Wants no bell any more.
+    pub(super) fn awake(&self) {
+        let sleeps = self.shared.word(RECEIVER_SLEEPS);
+        sleeps.store(0, Ordering::Relaxed);
+    }
+
+    /// The sender is gone: what it has shown is all that comes.
+    pub(super) fn end(&mut self) -> Result<(), Broken> {
+        self.ended = true;
+        self.look()
+    }
+}
+
+#[cfg(test)]
+mod tests;
