@@ -1,0 +1,226 @@
+//! What becomes of a way that failed, and of those behind it.
+
+use std::time::Instant;
+
+use rdma_core_sys::{
+    IBV_WC_REM_ABORT_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR,
+    IBV_WC_RETRY_EXC_ERR, rules,
+};
+use rdma_qp::{Buffer, Completion, Deadline, Failure, Fate};
+
+use super::error::MeshError;
+use super::lane::{Phase, UnderWay, Waiting};
+use super::note::Body;
+use super::{Event, Mesh, NotDone, PeerState, Rank, Why};
+
+impl Mesh {
+    /// How long it takes at most until a peer's death is reported, on a way that is up, while this process polls: the
+    /// heartbeat, and four times the time of all repetitions. `None`: for ever, without heartbeat.
+    ///
+    /// Why four times: devices may take so much longer than they are told (`ibv_modify_qp(3)`, `timeout`).
+    pub fn notices_within(&self) -> Option<std::time::Duration> {
+        Some(self.options.heartbeat? + 4 * self.options.timing.budget()?)
+    }
+
+    /// A request failed, the first of its way or one behind it.
+    pub(super) fn book_failure(
+        &mut self,
+        at: usize,
+        (request, buffer): (UnderWay, Option<Buffer>),
+        done: &Completion,
+        failure: Failure,
+    ) -> Result<(), MeshError> {
+        let UnderWay { op, to, .. } = request;
+        self.lanes[at].phase = Phase::Failed;
+        self.connecting.remove(&at);
+        let is_root = !failure.is_flush();
+        if is_root && failure.status == IBV_WC_RETRY_EXC_ERR {
+            self.fail_processes(self.living_behind(at), Why::NoAnswer)?;
+        } else if is_root && is_refusal(&failure) && (op.is_none() || buffer.is_some()) {
+            self.fail_processes(vec![to], Why::Refused(failure.status))?;
+        }
+        let transport = match self.is_xrc() {
+            true => rules::Transport::XrcIni,
+            false => rules::Transport::Rc,
+        };
+        let fate = Fate::of(transport, done);
+        match (op, buffer) {
+            (Some(op), Some(buffer))
+                if fate == Fate::NotDone && !is_root && self.is_living(to) =>
+            {
+                self.lanes[at].again.push(Waiting { op, to, buffer });
+            }
+            (Some(op), _) => {
+                let failure = Some(failure);
+                let result = Err(NotDone { failure, fate });
+                self.events.push_back(Event::Done { op, to, result });
+            }
+            (None, _) => {}
+        }
+        Ok(())
+    }
+
+    /// Marks processes as failed, reports them, and ends what leads to them only.
+    pub(super) fn fail_processes(
+        &mut self,
+        mut processes: Vec<Rank>,
+        why: Why,
+    ) -> Result<(), MeshError> {
+        processes.retain(|rank| self.is_living(*rank));
+        if processes.is_empty() {
+            return Ok(());
+        }
+        tracing::warn!(me = self.me.0, ?processes, %why, "processes have failed");
+        self.gone(&processes, PeerState::Failed(why))?;
+        self.events.push_back(Event::Failed { processes, why });
+        Ok(())
+    }
+
+    /// Lets go of processes that have failed or left.
+    fn gone(&mut self, processes: &[Rank], state: PeerState) -> Result<(), MeshError> {
+        for &rank in processes {
+            self.peers[rank.index()].state = state;
+            self.leaving.remove(&rank);
+            if let Some(targets) = &mut self.targets {
+                targets.forget_reader(rank);
+                if let Some((entry, completions)) = targets.withdraw(rank, &self.cq) {
+                    for done in completions {
+                        self.book(&done)?;
+                    }
+                    self.know(&[entry]);
+                }
+            }
+        }
+        for &rank in processes {
+            let at = self.lane_to(rank);
+            self.drop_waiting(at);
+            if self.living_behind(at).is_empty() {
+                self.lose_lane(at)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reports the messages of a way that wait for somebody who is gone.
+    fn drop_waiting(&mut self, at: usize) {
+        let lane = &mut self.lanes[at];
+        let waiting = lane.again.drain(..).chain(lane.backlog.drain(..));
+        let waiting: Vec<Waiting> = waiting.collect();
+        for message in waiting {
+            if self.is_living(message.to) {
+                self.lanes[at].backlog.push_back(message);
+                continue;
+            }
+            let Waiting { op, to, .. } = message;
+            let (failure, fate) = (None, Fate::NotDone);
+            let result = Err(NotDone { failure, fate });
+            self.events.push_back(Event::Done { op, to, result });
+        }
+    }
+
+    /// A way is of no use any more. It ends at once, or when what is under way has come back.
+    pub(super) fn lose_lane(&mut self, at: usize) -> Result<(), MeshError> {
+        let lane = &mut self.lanes[at];
+        if lane.end.is_none() {
+            lane.phase = match lane.phase {
+                Phase::Wanted => Phase::Wanted,
+                _ => Phase::Idle,
+            };
+            return Ok(());
+        }
+        lane.phase = Phase::Failed;
+        self.connecting.remove(&at);
+        if self.lanes[at].under_way.is_empty() {
+            return self.end_lane(at);
+        }
+        self.lanes[at].flush_all()
+    }
+
+    /// Destroys the end of a way of which nothing is under way. It is connected again if somebody waits for it.
+    pub(super) fn end_lane(&mut self, at: usize) -> Result<(), MeshError> {
+        self.connecting.remove(&at);
+        let lane = &mut self.lanes[at];
+        if let Some((sender, _)) = lane.end.take() {
+            self.lane_of.remove(&sender.qp_num());
+            if !self.is_xrc() {
+                self.behind.remove(&sender.qp_num());
+            }
+        }
+        self.lanes[at].phase = Phase::Idle;
+        self.drop_waiting(at);
+        if !self.lanes[at].backlog.is_empty() {
+            self.want(at);
+        }
+        Ok(())
+    }
+
+    /// Leaves the job: waits until all requests of this process have ended, and tells the others, so that they do not take it
+    /// for failed. Nothing can be sent any more. Returns the processes that have not answered by `deadline`.
+    ///
+    /// Events that come meanwhile are kept for [`Mesh::poll`]; the last messages for this process among them, so take them
+    /// before, or after.
+    ///
+    /// # Errors
+    /// The mesh does not work.
+    pub fn leave(&mut self, deadline: impl Into<Deadline>) -> Result<Vec<Rank>, MeshError> {
+        let deadline = deadline.into();
+        self.peers[self.me.index()].state = PeerState::Left;
+        while self.is_sending() && !deadline.passed() {
+            self.progress()?;
+            self.sleep(deadline)?;
+        }
+        let others = self.peers.iter().map(|peer| peer.card.rank);
+        self.leaving = others.filter(|rank| self.is_living(*rank)).collect();
+        while !self.leaving.is_empty() && !deadline.passed() {
+            self.say_goodbye()?;
+            let pause = Instant::now() + super::progress::GOODBYE;
+            while !self.leaving.is_empty() && Instant::now() < pause && !deadline.passed() {
+                self.progress()?;
+                self.sleep(pause)?;
+            }
+        }
+        Ok(self.leaving.iter().copied().collect())
+    }
+
+    fn is_sending(&self) -> bool {
+        let lanes = self.lanes.iter();
+        let mut busy = lanes.filter(|lane| {
+            !lane.backlog.is_empty() || !lane.again.is_empty() || !lane.under_way.is_empty()
+        });
+        busy.next().is_some()
+    }
+
+    /// Tells those who have not answered that this process leaves, a few at a time.
+    fn say_goodbye(&mut self) -> Result<(), MeshError> {
+        let some: Vec<Rank> = self.leaving.iter().copied().take(32).collect();
+        for rank in some {
+            self.tell(rank, true, Body::Leave)?;
+        }
+        Ok(())
+    }
+
+    /// A process leaves, or knows that this one does.
+    pub(super) fn hear_leave(&mut self, from: Rank, answer: bool) -> Result<(), MeshError> {
+        self.leaving.remove(&from);
+        if !answer {
+            return Ok(());
+        }
+        self.tell(from, false, Body::Leave)?;
+        if self.is_living(from) {
+            self.gone(&[from], PeerState::Left)?;
+            self.events.push_back(Event::Left(from));
+        }
+        Ok(())
+    }
+}
+
+/// Whether the peer's end refused a request.
+fn is_refusal(failure: &Failure) -> bool {
+    matches!(
+        failure.status,
+        IBV_WC_REM_INV_REQ_ERR
+            | IBV_WC_REM_ACCESS_ERR
+            | IBV_WC_REM_OP_ERR
+            | IBV_WC_REM_ABORT_ERR
+    )
+}

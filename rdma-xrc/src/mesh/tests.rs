@@ -1,0 +1,1 @@
+//! Cards, notes and handshakes by themselves.

@@ -1,0 +1,6 @@
+//! Meshes, over RC and over XRC.
+
+mod hundred;
+mod job;
+mod small;
+mod traffic;

@@ -1,0 +1,204 @@
+//! What a mesh of a few processes does, over either transport.
+
+use std::time::Duration;
+
+use rdma_core_sys::rules::Transport;
+use rdma_qp::{Access, Memory};
+use rdma_xrc::mesh::{Event, Options, Rank, SendError};
+
+use crate::job::{Job, Transports};
+
+const BOTH: [Transports; 2] = [Transports::Rc, Transports::Xrc];
+
+#[test]
+fn a_message_makes_its_way_and_no_other() {
+    for over in BOTH {
+        // Probing who sends needs a way back.
+        let options = Options {
+            heartbeat: None,
+            ..Options::default()
+        };
+        let mut job = Job::new(2, 2, over, &options);
+        job.meshes[0].send(Rank(3), b"hello").unwrap();
+        assert_eq!(job.qps(Transport::Rc) + job.qps(Transport::XrcTgt), 0);
+        let (mut came, mut done) = (false, false);
+        job.until(|rank, event| {
+            match event {
+                Event::Message(message) => {
+                    assert_eq!((rank, message.from), (Rank(3), Rank(0)));
+                    assert_eq!(&message[..], b"hello");
+                    came = true;
+                }
+                Event::Done { to, result, .. } => {
+                    assert_eq!((rank, to), (Rank(0), Rank(3)));
+                    result.unwrap();
+                    done = true;
+                }
+                other => panic!("{other:?}"),
+            }
+            came && done
+        });
+        match over {
+            Transports::Rc => assert_eq!(job.qps(Transport::Rc), 2),
+            Transports::Xrc => {
+                assert_eq!(job.qps(Transport::XrcIni), 1);
+                assert_eq!(job.qps(Transport::XrcTgt), 1);
+                // The other process of that node keeps it open, too.
+                job.until_opened(1);
+            }
+        }
+    }
+}
+
+#[test]
+fn all_at_once_as_many_as_planned() {
+    for over in BOTH {
+        let options = Options::default();
+        let mut job = Job::new(3, 2, over, &options);
+        job.bring_up();
+        let plan = rdma_xrc::plan::plan(3, 2, options.depths(), Default::default()).unwrap();
+        match over {
+            Transports::Rc => {
+                assert_eq!(job.qps(Transport::Rc) as u64, plan.rc_srq.job.qps);
+                assert!(job.meshes.iter().all(|mesh| mesh.counts().rc == 5));
+            }
+            Transports::Xrc => {
+                let counted = (job.qps(Transport::XrcIni), job.qps(Transport::XrcTgt));
+                assert_eq!(Some(counted.0 as u64), plan.xrc.job.initiators);
+                assert_eq!(Some(counted.1 as u64), plan.xrc.job.targets);
+                for mesh in &job.meshes {
+                    let counts = mesh.counts();
+                    assert_eq!((counts.initiators, counts.targets), (3, 3));
+                }
+            }
+        }
+        assert_eq!(job.qps(Transport::Ud), 6);
+    }
+}
+
+#[test]
+fn one_sided_requests_reach_the_regions_of_a_process() {
+    for over in BOTH {
+        let mut job = Job::with_regions(2, 2, over, &Options::default());
+        job.bring_up();
+        let local = job.meshes[0].pd();
+        let local = local
+            .register(Memory::zeroed(64), Access::LOCAL_WRITE)
+            .unwrap();
+        local.write_at(0, b"by rdma").unwrap();
+        let there = job.meshes[0].region(Rank(2), 0).unwrap();
+        let sender = &mut job.meshes[0];
+        let mut ops = vec![
+            sender
+                .write(Rank(2), local.slice(0, 7).unwrap(), there.at(8))
+                .unwrap(),
+            sender
+                .read(Rank(2), local.slice(16, 16).unwrap(), there.at(0))
+                .unwrap(),
+            sender
+                .fetch_and_add(Rank(2), local.slice(32, 8).unwrap(), there.at(24), 5)
+                .unwrap(),
+            sender
+                .compare_and_swap(Rank(2), local.slice(40, 8).unwrap(), there.at(24), 5, 9)
+                .unwrap(),
+        ];
+        job.until(|_, event| {
+            let Event::Done { op, to, result } = event else {
+                panic!("{event:?}");
+            };
+            assert_eq!(to, Rank(2));
+            result.unwrap();
+            assert_eq!(op, ops.remove(0), "in order");
+            ops.is_empty()
+        });
+        let mut bytes = [0; 16];
+        local.read_at(16, &mut bytes).unwrap();
+        assert_eq!(&bytes[8..15], b"by rdma");
+        let mut word = [0; 8];
+        local.read_at(40, &mut word).unwrap();
+        assert_eq!(u64::from_ne_bytes(word), 5);
+        job.regions[2].read_at(24, &mut word).unwrap();
+        assert_eq!(u64::from_ne_bytes(word), 9);
+        // No other region was touched.
+        job.regions[3].read_at(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 16]);
+    }
+}
+
+#[test]
+fn what_cannot_be_sent_is_refused_with_the_cure() {
+    for over in BOTH {
+        let options = Options {
+            max_message: 100,
+            send_buffers: 2,
+            ..Options::default()
+        };
+        let mut job = Job::new(1, 2, over, &options);
+        let mesh = &mut job.meshes[0];
+        let refused = mesh.send(Rank(1), &[0; 101]).unwrap_err().to_string();
+        assert!(refused.contains("limit of 100") && refused.contains("region"), "{refused}");
+        let refused = mesh.send(Rank(0), b"").unwrap_err();
+        assert!(matches!(refused, SendError::Itself(Rank(0))));
+        let refused = mesh.send(Rank(2), b"").unwrap_err().to_string();
+        assert_eq!(refused, "the job has no process 2: it has 2 processes, counted from 0");
+        let mr = mesh.pd().register(Memory::zeroed(8), Access::LOCAL_WRITE);
+        let mr = mr.unwrap();
+        assert!(mesh.region(Rank(1), 0).unwrap_err().to_string().contains("offers 0 regions"));
+        let nowhere = mr.remote().at(0);
+        let refused = mesh.write(Rank(1), mr.all(), nowhere).unwrap_err();
+        assert!(matches!(refused, SendError::Connecting(Rank(1))) && refused.is_busy());
+        mesh.send(Rank(1), &[1; 100]).unwrap();
+        mesh.send(Rank(1), &[]).unwrap();
+        assert!(matches!(mesh.send(Rank(1), &[]), Err(SendError::Busy)));
+        // Both arrive, the empty one too.
+        let mut lengths = Vec::new();
+        job.until(|_, event| {
+            if let Event::Message(message) = event {
+                lengths.push(message.len());
+            }
+            lengths.len() == 2
+        });
+        assert_eq!(lengths, [100, 0]);
+    }
+}
+
+#[test]
+fn who_leaves_has_not_failed() {
+    for over in BOTH {
+        let options = Options {
+            heartbeat: Some(Duration::from_millis(50)),
+            ..Options::default()
+        };
+        let mut job = Job::new(2, 2, over, &options);
+        job.bring_up();
+        let mut leaver = job.meshes.remove(1);
+        let others = std::thread::scope(|scope| {
+            let left = scope.spawn(move || {
+                let silent = leaver.leave(Duration::from_secs(30)).unwrap();
+                assert_eq!(silent, []);
+                // It is gone with everything that it has.
+                drop(leaver);
+            });
+            let mut told = Vec::new();
+            job.until(|rank, event| {
+                assert!(matches!(event, Event::Left(Rank(1))), "{event:?}");
+                told.push(rank);
+                told.len() == 3
+            });
+            left.join().unwrap();
+            told
+        });
+        assert_eq!(others.len(), 3);
+        // Long after its death nobody has missed it, and the others still talk, on its node too.
+        let end = std::time::Instant::now() + Duration::from_millis(500);
+        while std::time::Instant::now() < end {
+            job.turn(|rank, event| panic!("{rank}: {event:?}"));
+        }
+        assert!(matches!(
+            job.meshes[0].send(Rank(1), b""),
+            Err(SendError::Left(Rank(1)))
+        ));
+        job.meshes[1].send(Rank(0), b"still").unwrap();
+        job.until(|_, event| matches!(event, Event::Message(message) if &message[..] == b"still"));
+    }
+}
