@@ -1,0 +1,89 @@
+//! Clusters of the software device's engines on a virtual clock, out of one seed, against a model.
+//!
+//! A run draws its knobs, its cluster and its program from the seed ([`Knobs`]), and drives one
+//! `rdma_soft::core::Engine` per node as the running device does. The model is small: what was posted, in
+//! which order, and which bytes it is made of. From that follows what may be reported:
+//!
+//! - On RC and XRC a success means delivered exactly once, in order and intact; a failure at most once.
+//! - Each request that was posted has one outcome, in the order of its queue.
+//! - No receive is lost, or used twice.
+//! - UC and UD never deliver a message that is not whole.
+//! - Nothing is touched but what a request may touch.
+//! - No Queue Pair hangs past its retry budget.
+//!
+//! The same seed gives the same trace.
+#![forbid(unsafe_code)]
+
+mod agenda;
+mod books;
+mod build;
+mod datagrams;
+mod drive;
+mod finish;
+mod host;
+mod judge;
+mod knobs;
+mod life;
+mod memory;
+mod program;
+mod receives;
+mod shrink;
+mod tally;
+mod traffic;
+mod trouble;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+pub use knobs::{Knobs, Profile};
+pub use shrink::{Plan, shrink};
+pub use tally::{Histogram, Tally};
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Hash of every packet and every event, with its time.
+    pub trace: u64,
+    /// What happened how often.
+    pub tally: Tally,
+    /// What was wrong, if anything was.
+    pub violation: Option<String>,
+    /// Actions of the program.
+    pub actions: usize,
+}
+
+/// Runs a plan.
+pub fn run(plan: &Plan, verbose: bool) -> Outcome {
+    let mut tally = Tally::new(plan.knobs.profile);
+    let mut trace = 0;
+    let mut actions = 0;
+    let done = catch_unwind(AssertUnwindSafe(|| {
+        let mut world = world::World::new(plan.seed, plan.knobs.clone(), verbose)?;
+        actions = world.actions.len();
+        for &at in &plan.without {
+            if let Some(skip) = world.skip.get_mut(at) {
+                *skip = true;
+            }
+        }
+        let verdict = world
+            .run()
+            .map_err(|e| format!("at {} ns: {e}", world.now.as_nanos()));
+        trace = world.trace;
+        tally = world.tally.clone();
+        verdict
+    }));
+    let violation = match done {
+        Ok(verdict) => verdict.err(),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&s| s.to_owned()));
+            Some(format!("panic: {}", text.unwrap_or_default()))
+        }
+    };
+    Outcome {
+        trace,
+        tally,
+        violation,
+        actions,
+    }
+}
