@@ -58,6 +58,57 @@ struct ibv_wc;
 #define QP_UNKNOWN UINT64_MAX
 
 /**
+ * In qp_completion.flags: imm is immediate data that came with the message.
+ */
+#define QP_HAS_IMM 1
+
+/**
+ * In qp_completion.flags: the receive was taken by an RDMA WRITE with immediate: the data is where the peer wrote to.
+ */
+#define QP_BY_WRITE 2
+
+/**
+ * In qp_completion.flags: imm is the key of this side that the peer invalidated.
+ */
+#define QP_INVALIDATED 4
+
+/**
+ * In qp_completion.flags: the receive is a datagram, its buffer begins with 40 bytes that are the device's, and sender_qp_num
+ * and what follows say who sent it.
+ */
+#define QP_DATAGRAM 8
+
+/**
+ * In qp_completion.flags: these 40 bytes are filled: always on Ethernet.
+ */
+#define QP_HAS_GRH 16
+
+/**
+ * In qp_pair_attr.flags: what a UD Queue Pair sends to a group that it is a member of does not come back to it.
+ */
+#define QP_BLOCK_SELF_MCAST 1
+
+/**
+ * In qp_send.flags, as IBV_SEND_FENCE: begin only when all earlier READs and atomics of the Queue Pair are done.
+ */
+#define QP_FENCE 1
+
+/**
+ * In qp_send.flags, as IBV_SEND_SOLICITED: wake the peer even if it sleeps for solicited completions only.
+ */
+#define QP_SOLICITED 4
+
+/**
+ * In qp_send.flags, as IBV_SEND_INLINE: copy the data during the call, so that the region is free at once.
+ */
+#define QP_INLINE 8
+
+/**
+ * In qp_send.flags: no completion on success. The request is done when a later signaled one of its Queue Pair is.
+ */
+#define QP_UNSIGNALED 2147483648
+
+/**
  * What went wrong with the last call of this thread that failed: qp_last_code() has it. An errno says less, so
  * look at the errno to decide, and at the code to tell cases apart. Numbers are never given to another meaning.
  */
@@ -204,6 +255,107 @@ typedef enum qp_log_level {
 } qp_log_level;
 
 /**
+ * What a request asks for.
+ */
+typedef enum qp_op {
+    /**
+     * SEND into the next receive of the peer; on UD, of whom `to` names.
+     */
+    QP_SEND = 0,
+    /**
+     * SEND with immediate data.
+     */
+    QP_SEND_WITH_IMM = 1,
+    /**
+     * SEND that invalidates a key of the peer, given as imm (RC).
+     */
+    QP_SEND_WITH_INV = 2,
+    /**
+     * RDMA WRITE (RC, UC).
+     */
+    QP_WRITE = 3,
+    /**
+     * RDMA WRITE with immediate data, which takes a receive of the peer (RC, UC).
+     */
+    QP_WRITE_WITH_IMM = 4,
+    /**
+     * RDMA READ (RC).
+     */
+    QP_READ = 5,
+    /**
+     * Atomic compare and swap of 8 bytes (RC).
+     */
+    QP_CMP_AND_SWP = 6,
+    /**
+     * Atomic fetch and add to 8 bytes (RC).
+     */
+    QP_FETCH_AND_ADD = 7,
+    /**
+     * Invalidation of a key of this side, given as imm (RC, UC).
+     */
+    QP_LOCAL_INV = 8,
+    /**
+     * A memory window was bound. Only in completions.
+     */
+    QP_BIND = 9,
+    /**
+     * A receive. Only in completions.
+     */
+    QP_RECV = 10,
+} qp_op;
+
+/**
+ * Which queue a completion is of.
+ */
+typedef enum qp_queue {
+    /**
+     * The send queue.
+     */
+    QP_SQ = 0,
+    /**
+     * The receive queue.
+     */
+    QP_RQ = 1,
+    /**
+     * A shared receive queue.
+     */
+    QP_SRQ = 2,
+} qp_queue;
+
+/**
+ * The transports that qp_pair_create() makes Queue Pairs of, numbered as in enum ibv_qp_type.
+ */
+typedef enum qp_transport {
+    /**
+     * Reliable connection: every operation, acknowledged and in order, with one peer.
+     */
+    QP_RC = 2,
+    /**
+     * Unreliable connection: SEND and RDMA WRITE with one peer; what is lost is not repeated, and nobody is told.
+     */
+    QP_UC = 3,
+    /**
+     * Unreliable datagrams: SEND of up to one path MTU, each to a peer or group of its own.
+     */
+    QP_UD = 4,
+} qp_transport;
+
+/**
+ * A completion queue. One thread at a time may call functions with it; Queue Pairs that report to it may be used by others.
+ */
+typedef struct qp_cq qp_cq;
+
+/**
+ * Where datagrams of a UD Queue Pair go: to another one, or to a group. Any number of calls may be under way with it.
+ */
+typedef struct qp_dest qp_dest;
+
+/**
+ * An open device. Any number of calls may be under way with it.
+ */
+typedef struct qp_device qp_device;
+
+/**
  * A channel to one peer. One thread at a time may call functions with it.
  */
 typedef struct qp_exchange qp_exchange;
@@ -214,9 +366,30 @@ typedef struct qp_exchange qp_exchange;
 typedef struct qp_listener qp_listener;
 
 /**
+ * A registered memory region. Any number of calls may be under way with it.
+ */
+typedef struct qp_mr qp_mr;
+
+/**
+ * A Queue Pair. One thread at a time may call functions with it.
+ */
+typedef struct qp_pair qp_pair;
+
+/**
+ * A protection domain: regions and Queue Pairs of one can be used together. Any number of calls may be under way with it.
+ */
+typedef struct qp_pd qp_pd;
+
+/**
  * A Queue Pair that the program owns, looked after by the library. One thread at a time may call functions with it.
  */
 typedef struct qp_ref qp_ref;
+
+/**
+ * A shared receive queue: receives that serve the messages of many Queue Pairs. One thread at a time may call functions with
+ * it; its Queue Pairs may be used by others.
+ */
+typedef struct qp_srq qp_srq;
 
 /**
  * Takes a line of the log.
@@ -400,6 +573,246 @@ typedef void (*qp_wc_fn)(void *context, const struct ibv_wc *wc);
  * @return 0, or an errno, which ends the call.
  */
 typedef int (*qp_repost_fn)(void *context);
+
+/**
+ * Something that happened to a device, a port, a Queue Pair or an SRQ.
+ */
+typedef struct qp_event {
+    /**
+     * What: one of enum ibv_event_type.
+     */
+    uint32_t kind;
+    /**
+     * To what: the number of the Queue Pair, of the port, or of the SRQ (qp_srq_number()); 0 for all else.
+     */
+    uint32_t number;
+} qp_event;
+
+/**
+ * One request is done. Where status is not 0, only context, qp_num, status, vendor_err, operation and queue mean something.
+ */
+typedef struct qp_completion {
+    /**
+     * That of the request.
+     */
+    uint64_t context;
+    /**
+     * Number of the Queue Pair; of a receive of an SRQ, of that which the message came by (0 if it was destroyed meanwhile).
+     */
+    uint32_t qp_num;
+    /**
+     * How it ended: one of enum ibv_wc_status, 0 for success.
+     */
+    uint32_t status;
+    /**
+     * The vendor's own code.
+     */
+    uint32_t vendor_err;
+    /**
+     * Bytes of the message (receives; the 40 of a datagram not counted), or read (READ, atomics); else 0.
+     */
+    uint32_t byte_len;
+    /**
+     * Immediate data in host byte order, or a key; see flags.
+     */
+    uint32_t imm;
+    /**
+     * What was asked for: one of enum qp_op. With and without immediate data are the same.
+     */
+    uint8_t operation;
+    /**
+     * Which queue: one of enum qp_queue.
+     */
+    uint8_t queue;
+    /**
+     * QP_HAS_IMM and so on.
+     */
+    uint8_t flags;
+    /**
+     * The service level that a datagram came with.
+     */
+    uint8_t service_level;
+    /**
+     * Number of the Queue Pair that sent a datagram.
+     */
+    uint32_t sender_qp_num;
+    /**
+     * LID of the port that sent a datagram; 0 on Ethernet.
+     */
+    uint16_t sender_lid;
+    /**
+     * 0.
+     */
+    uint16_t reserved;
+} qp_completion;
+
+/**
+ * A receive. Set it to all zero first.
+ */
+typedef struct qp_recv {
+    /**
+     * The program's own: it comes back with the completion.
+     */
+    uint64_t context;
+    /**
+     * The region that the message goes to; NULL: no room for data, for WRITE with immediate. On UD the first 40 bytes are the
+     * device's.
+     */
+    struct qp_mr *mr;
+    /**
+     * First byte, counted from the start of the region.
+     */
+    size_t offset;
+    /**
+     * Bytes.
+     */
+    size_t len;
+} qp_recv;
+
+/**
+ * What a Queue Pair shall be like. Set it to all zero first: 0 means the usual everywhere.
+ */
+typedef struct qp_pair_attr {
+    /**
+     * One of enum qp_transport; 0: QP_RC.
+     */
+    uint32_t transport;
+    /**
+     * Most sends outstanding at a time; 0: 16.
+     */
+    uint32_t send_depth;
+    /**
+     * Most receives outstanding at a time; 0: 16. Means nothing with an SRQ.
+     */
+    uint32_t recv_depth;
+    /**
+     * Most ranges that one send gathers; 0: 1.
+     */
+    uint32_t send_ranges;
+    /**
+     * Most ranges that one receive scatters to; 0: 1. Means nothing with an SRQ.
+     */
+    uint32_t recv_ranges;
+    /**
+     * Bytes that one send can carry inline; 0: none.
+     */
+    uint32_t inline_data;
+    /**
+     * How many sends one doorbell of qp_post_sends() is for; 0: 1.
+     */
+    uint32_t send_batch;
+    /**
+     * What the peer may do: bits of enum ibv_access_flags; 0: WRITE, READ and atomics; IBV_ACCESS_LOCAL_WRITE alone: nothing.
+     */
+    uint32_t access;
+    /**
+     * QP_BLOCK_SELF_MCAST.
+     */
+    uint32_t flags;
+    /**
+     * Must be 0.
+     */
+    uint32_t reserved;
+    /**
+     * Where sends complete.
+     */
+    struct qp_cq *send_cq;
+    /**
+     * Where receives complete; NULL: where sends do.
+     */
+    struct qp_cq *recv_cq;
+    /**
+     * Where it takes its receives from; NULL: from a queue of its own.
+     */
+    struct qp_srq *srq;
+} qp_pair_attr;
+
+/**
+ * Takes a completion of a Queue Pair of the library's.
+ *
+ * It is called within qp_pair_drain() or qp_pair_recover(), by the thread of the call. It must return (no longjmp, no C++
+ * exception). It may call the library, but not with the Queue Pair or its CQs.
+ *
+ * @param context     What was given to the call.
+ * @param completion  The completion, valid until the function returns.
+ */
+typedef void (*qp_completion_fn)(void *context, const struct qp_completion *completion);
+
+/**
+ * A send request. Set it to all zero first.
+ */
+typedef struct qp_send {
+    /**
+     * The program's own: it comes back with the completion.
+     */
+    uint64_t context;
+    /**
+     * What to do: one of enum qp_op.
+     */
+    uint32_t op;
+    /**
+     * QP_FENCE and so on.
+     */
+    uint32_t flags;
+    /**
+     * The region of the local side: what is sent, or where the result of READ and atomics goes (8 bytes); NULL: no data.
+     */
+    struct qp_mr *mr;
+    /**
+     * First byte, counted from the start of the region.
+     */
+    size_t offset;
+    /**
+     * Bytes.
+     */
+    size_t len;
+    /**
+     * WRITE, READ and atomics: the peer's region.
+     */
+    struct qp_region remote;
+    /**
+     * WRITE, READ and atomics: the place in it, counted from its start; of atomics at an address that is a multiple of 8.
+     */
+    uint64_t remote_offset;
+    /**
+     * Compare and swap: the expected value. Fetch and add: what to add. Host byte order.
+     */
+    uint64_t compare_add;
+    /**
+     * Compare and swap: the new value. Host byte order.
+     */
+    uint64_t swap;
+    /**
+     * Immediate data, in host byte order, or the key to invalidate.
+     */
+    uint32_t imm;
+    /**
+     * Must be 0.
+     */
+    uint32_t reserved;
+    /**
+     * UD: where the datagram goes.
+     */
+    struct qp_dest *to;
+} qp_send;
+
+/**
+ * A range of a region.
+ */
+typedef struct qp_range {
+    /**
+     * The region.
+     */
+    struct qp_mr *mr;
+    /**
+     * First byte, counted from the start of the region.
+     */
+    size_t offset;
+    /**
+     * Bytes.
+     */
+    size_t len;
+} qp_range;
 
 #ifdef __cplusplus
 extern "C" {
@@ -785,6 +1198,632 @@ int qp_ref_recover(struct qp_ref *handle,
  * Ends the library's care. The Queue Pair itself is the program's, before and after.
  */
 int qp_ref_destroy(struct qp_ref *handle);
+
+/**
+ * Opens a device of libibverbs.
+ *
+ * @param name    Its name, such as "mlx5_0"; NULL: the first one.
+ * @param device  Where the handle goes; destroy it with qp_device_destroy().
+ * @return 0; ENODEV: there is no such device (QP_CODE_NOT_FOUND), or no libibverbs (QP_CODE_NO_VERBS); or what the
+ *         system said.
+ */
+int qp_device_open(const char *name,
+                   struct qp_device **device);
+
+/**
+ * Makes a software device and opens it: RoCE v2 in user space, without hardware, driver or rights. Each call makes
+ * another node with an address of its own.
+ *
+ * @param profile  What it is like, one `name = value` a line, `#` begins a comment: the variables RDMA_SOFT_* without
+ *                 RDMA_SOFT_, in any case, such as "ports = 2\nmtu = 1024\nfaults = loss=1%,seed=7". NULL, or nothing:
+ *                 as the environment says.
+ * @param device   Where the handle goes; destroy it with qp_device_destroy().
+ * @return 0; EINVAL (QP_CODE_TEXT): the profile makes no sense; or why it could not be opened.
+ */
+int qp_soft_open(const char *profile,
+                 struct qp_device **device);
+
+/**
+ * Tells the names of the devices that libibverbs has, one a line. Arguments and result as qp_query_text().
+ */
+int qp_device_list(char *text, size_t size, size_t *needed);
+
+/**
+ * Tells the name of a device. Arguments and result as qp_query_text().
+ */
+int qp_device_name(struct qp_device *device, char *text, size_t size, size_t *needed);
+
+/**
+ * Tells how many ports a device has; they are counted from 1.
+ */
+int qp_device_ports(struct qp_device *device, int *ports);
+
+/**
+ * Chooses the GID of a port that connections should use: RoCE v2, not link-local, not empty.
+ *
+ * @param index  Where its place in the port's table goes.
+ * @return 0; ENODEV: there is no such port; ENODATA: no entry will do, and qp_last_error() says why each does not.
+ */
+int qp_device_best_gid(struct qp_device *device,
+                       int port,
+                       int *index);
+
+/**
+ * Tells the GID at a place of a port's table as text, such as "::ffff:10.0.0.5". Arguments and result as qp_query_text().
+ *
+ * @param index  The place; -1 for that of qp_device_best_gid().
+ */
+int qp_device_gid(struct qp_device *device,
+                  int port,
+                  int index,
+                  char *text,
+                  size_t size,
+                  size_t *needed);
+
+/**
+ * Gives the descriptor that is readable when qp_device_event() has something. It is the device's: do not close it.
+ */
+int qp_device_event_fd(struct qp_device *device,
+                       int *fd);
+
+/**
+ * Waits for the next asynchronous event of a device, and acknowledges it.
+ *
+ * @param timeout_ms  How long, in milliseconds; below 0: no limit.
+ * @param event       Where it goes.
+ * @return 0; ETIMEDOUT: there was none; or what the device said.
+ */
+int qp_device_event(struct qp_device *device, int64_t timeout_ms, struct qp_event *event);
+
+/**
+ * Gives the object of libibverbs that a device is. It is the library's, and alive until the device is destroyed.
+ *
+ * @param context  Where the pointer goes. Where it is a software device, hand it to inline functions of
+ *                 <infiniband/verbs.h> only, unless the program runs with `qp run`: libibverbs itself does not know it.
+ */
+int qp_device_raw(struct qp_device *device,
+                  struct ibv_context **context);
+
+/**
+ * Tells whether a device is a software device of this library.
+ */
+int qp_device_is_soft(struct qp_device *device, int *is_soft);
+
+/**
+ * Closes a device.
+ *
+ * @return 0; EBUSY (QP_CODE_IN_USE): something that was made from it is left, and the device stays open.
+ */
+int qp_device_destroy(struct qp_device *device);
+
+/**
+ * Allocates a protection domain.
+ *
+ * @param pd  Where the handle goes; destroy it with qp_pd_destroy().
+ */
+int qp_pd_create(struct qp_device *device, struct qp_pd **pd);
+
+/**
+ * Gives the object of libibverbs that a protection domain is, as qp_device_raw().
+ */
+int qp_pd_raw(struct qp_pd *pd, struct ibv_pd **raw);
+
+/**
+ * Frees a protection domain.
+ *
+ * @return 0; EBUSY (QP_CODE_IN_USE): something of it is left, which qp_last_error() names, and it stays.
+ */
+int qp_pd_destroy(struct qp_pd *pd);
+
+/**
+ * Registers memory that the library allocates: zeroed, page-aligned. It is freed with the region.
+ *
+ * @param len     Bytes.
+ * @param access  Bits of enum ibv_access_flags: what the device may do for others. LOCAL_WRITE (1) is for receives and the
+ *                results of READ and atomics, and comes with REMOTE_WRITE (2) and REMOTE_ATOMIC (8); REMOTE_READ is 4.
+ * @param mr      Where the handle goes; destroy it with qp_mr_destroy().
+ */
+int qp_mr_create(struct qp_pd *pd,
+                 size_t len,
+                 int access,
+                 struct qp_mr **mr);
+
+/**
+ * Registers memory of the program's.
+ *
+ * @param addr    The first byte. The memory stays the program's: it must be there until qp_mr_destroy() has returned 0.
+ * @param len     Bytes.
+ * @param access  As for qp_mr_create().
+ * @param mr      Where the handle goes; destroy it with qp_mr_destroy().
+ */
+int qp_mr_register(struct qp_pd *pd,
+                   void *addr,
+                   size_t len,
+                   int access,
+                   struct qp_mr **mr);
+
+/**
+ * Gives the address of a region's first byte. The program may read and write there at any time; what it finds while a
+ * device writes there is some mix of old and new bytes.
+ */
+int qp_mr_addr(struct qp_mr *mr,
+               void **addr);
+
+/**
+ * Tells how a peer names a region: give it to the peer.
+ */
+int qp_mr_region(struct qp_mr *mr, struct qp_region *region);
+
+/**
+ * Tells the key of a region for requests of this side that the program posts itself.
+ */
+int qp_mr_lkey(struct qp_mr *mr, uint32_t *lkey);
+
+/**
+ * Gives the object of libibverbs that a region is, as qp_device_raw(). The program keeps the region until requests that
+ * it posts itself are done: the library does not know of them.
+ */
+int qp_mr_raw(struct qp_mr *mr,
+              struct ibv_mr **raw);
+
+/**
+ * Copies bytes out of a region.
+ *
+ * @param offset  First byte, counted from the start of the region.
+ * @param into    Where they go; NULL if len is 0.
+ * @param len     Their number.
+ * @return 0; EINVAL (QP_CODE_RANGE): they are not all inside the region.
+ */
+int qp_mr_read(struct qp_mr *mr, size_t offset, uint8_t *into, size_t len);
+
+/**
+ * Copies bytes into a region. Arguments and result as qp_mr_read().
+ */
+int qp_mr_write(struct qp_mr *mr, size_t offset, const uint8_t *from, size_t len);
+
+/**
+ * Deregisters a region; memory of the library's is freed, that of the program's may be from then on.
+ *
+ * @return 0; EBUSY (QP_CODE_IN_USE): requests may still use it, and qp_last_error() says of which queues: poll their CQs
+ *         until the requests are done, or destroy the Queue Pairs; or what the device said. The region stays then.
+ */
+int qp_mr_destroy(struct qp_mr *mr);
+
+/**
+ * Makes a completion queue.
+ *
+ * @param entries  Completions that it has room for: the sum of the depths of the queues that will report to it.
+ * @param events   Not 0: it has a descriptor to sleep on, see qp_cq_fd().
+ * @param cq       Where the handle goes; destroy it with qp_cq_destroy().
+ * @return 0; EINVAL (QP_CODE_LIMIT): the device has no CQ with so many entries; or what the device said.
+ */
+int qp_cq_create(struct qp_device *device,
+                 uint32_t entries,
+                 int events,
+                 struct qp_cq **cq);
+
+/**
+ * Takes completions that are there, without waiting.
+ *
+ * @param completions  Where they go; NULL only if room is 0.
+ * @param room         Most that there is room for.
+ * @param count        Where their number goes; 0 is no error.
+ * @return 0; or what the device said: the CQ does not work any more.
+ */
+int qp_poll(struct qp_cq *cq, struct qp_completion *completions, size_t room, size_t *count);
+
+/**
+ * Waits until at least one completion is there, and takes what is there.
+ *
+ * A CQ with events sleeps; one without polls, at first busily, then with short naps.
+ *
+ * @param timeout_ms   How long, in milliseconds; below 0: no limit.
+ * @param completions  Where they go.
+ * @param room         Most that there is room for; at least 1.
+ * @param count        Where their number goes; may be NULL.
+ * @return 0; ETIMEDOUT (QP_CODE_TIMED_OUT): there was none; or what the device said.
+ */
+int qp_wait(struct qp_cq *cq,
+            int64_t timeout_ms,
+            struct qp_completion *completions,
+            size_t room,
+            size_t *count);
+
+/**
+ * Says in a sentence all that is known of the last completion of this CQ that was no success: the operation, towards
+ * whom, the usual causes, and what was set. Ask before the Queue Pair is reset or destroyed. Empty where there was none.
+ * Arguments and result as qp_query_text().
+ */
+int qp_cq_explain(struct qp_cq *cq,
+                  char *text,
+                  size_t size,
+                  size_t *needed);
+
+/**
+ * Gives the descriptor that becomes readable after qp_cq_arm(), for poll(2) and the like. It is the CQ's: do not close it.
+ *
+ * @return 0; EOPNOTSUPP: the CQ was made without events.
+ */
+int qp_cq_fd(struct qp_cq *cq,
+             int *fd);
+
+/**
+ * Asks for one wake-up of the descriptor, and looks whether something is there already.
+ *
+ * @param ready  Where the answer goes: 1, something is there, poll; 0, the descriptor will become readable.
+ * @return 0; EOPNOTSUPP: the CQ was made without events; or what the device said.
+ */
+int qp_cq_arm(struct qp_cq *cq, int *ready);
+
+/**
+ * Takes the wake-ups off the descriptor: call it when that is readable, then poll.
+ */
+int qp_cq_take_events(struct qp_cq *cq);
+
+/**
+ * Gives the object of libibverbs that a CQ is, as qp_device_raw(). Who polls it takes completions away from the books.
+ */
+int qp_cq_raw(struct qp_cq *cq,
+              struct ibv_cq **raw);
+
+/**
+ * Destroys a CQ.
+ *
+ * @return 0; EBUSY (QP_CODE_IN_USE): Queue Pairs report to it, which qp_last_error() names; or what the device said. The
+ *         CQ stays then.
+ */
+int qp_cq_destroy(struct qp_cq *cq);
+
+/**
+ * Makes a shared receive queue.
+ *
+ * @param depth   Most receives outstanding at a time; 0: 16. Every CQ on which they complete needs room for so many.
+ * @param ranges  Most ranges that one receive scatters to; 0: 1.
+ * @param srq     Where the handle goes; destroy it with qp_srq_destroy().
+ */
+int qp_srq_create(struct qp_pd *pd,
+                  uint32_t depth,
+                  uint32_t ranges,
+                  struct qp_srq **srq);
+
+/**
+ * Tells the number of an SRQ: what qp_event.number says of it.
+ */
+int qp_srq_number(struct qp_srq *srq, uint32_t *number);
+
+/**
+ * Gives the object of libibverbs that an SRQ is, as qp_device_raw().
+ */
+int qp_srq_raw(struct qp_srq *srq, struct ibv_srq **raw);
+
+/**
+ * Posts a receive: a message of one of the Queue Pairs goes there. For datagrams the first 40 bytes are the device's.
+ * Arguments and result as qp_post_recv().
+ */
+int qp_post_srq_recv(struct qp_srq *srq,
+                     const struct qp_recv *recv);
+
+/**
+ * Tells the books of an SRQ.
+ */
+int qp_srq_account(struct qp_srq *srq, struct qp_account *account);
+
+/**
+ * Asks for one event (IBV_EVENT_SRQ_LIMIT_REACHED, see qp_device_event()) when fewer than so many receives are left. It
+ * comes once; 0 disarms it.
+ */
+int qp_srq_arm_limit(struct qp_srq *srq,
+                     uint32_t limit);
+
+/**
+ * Destroys an SRQ. Receives that are outstanding are thrown away.
+ *
+ * @return 0; EBUSY (QP_CODE_IN_USE): Queue Pairs use it, which qp_last_error() names; or what the device said. It stays
+ *         then.
+ */
+int qp_srq_destroy(struct qp_srq *srq);
+
+/**
+ * Makes a Queue Pair, in RESET.
+ *
+ * @param pd    Its protection domain.
+ * @param attr  What it shall be like.
+ * @param pair  Where the handle goes; destroy it with qp_pair_destroy().
+ * @return 0; EINVAL or ENOMEM (QP_CODE_LIMIT): over a limit of the device, or the CQ has not so much room left;
+ *         EINVAL (QP_CODE_MISMATCH): parts of two devices or protection domains; or what the device said.
+ */
+int qp_pair_create(struct qp_pd *pd,
+                   const struct qp_pair_attr *attr,
+                   struct qp_pair **pair);
+
+/**
+ * Tells the number of a Queue Pair, 24 bits.
+ */
+int qp_pair_number(struct qp_pair *pair, uint32_t *qp_num);
+
+/**
+ * Gives the object of libibverbs that a Queue Pair is, as qp_device_raw(): its hot loop may stay in inline verbs. Requests
+ * that the program posts itself are not in the books, and nothing but itself keeps their memory registered; their
+ * completions are left out by qp_poll().
+ */
+int qp_pair_raw(struct qp_pair *pair,
+                struct ibv_qp **raw);
+
+/**
+ * Modifies a Queue Pair as qp_modify() does. A move to RESET throws outstanding requests away.
+ */
+int qp_pair_modify(struct qp_pair *pair, const struct ibv_qp_attr *attr, int attr_mask);
+
+/**
+ * Moves a Queue Pair to RESET: its outstanding requests are thrown away, and get no completion.
+ */
+int qp_pair_reset(struct qp_pair *pair);
+
+/**
+ * Asks the device for the state of a Queue Pair: one of enum ibv_qp_state.
+ */
+int qp_pair_state(struct qp_pair *pair, int *state);
+
+/**
+ * Describes a Queue Pair for people, as qp_query_text().
+ */
+int qp_pair_query_text(struct qp_pair *pair, char *text, size_t size, size_t *needed);
+
+/**
+ * Describes a Queue Pair for programs, as qp_query_json(), with its books and what both ends told.
+ */
+int qp_pair_query_json(struct qp_pair *pair, char *text, size_t size, size_t *needed);
+
+/**
+ * Tells the books of a queue: every request that was accepted, unsignaled ones included, is in exactly one count.
+ *
+ * @param queue    QP_SQ or QP_RQ.
+ * @param account  Where they go.
+ */
+int qp_pair_account(struct qp_pair *pair,
+                    int queue,
+                    struct qp_account *account);
+
+/**
+ * Destroys a Queue Pair. Requests that are under way are thrown away; the memory that they used is free afterwards.
+ *
+ * @return 0; or what the device said: it stays then.
+ */
+int qp_pair_destroy(struct qp_pair *pair);
+
+/**
+ * Describes a Queue Pair for its peer, as qp_endpoint_of().
+ *
+ * @param device     The device that it is of.
+ * @param port       Its port, counted from 1.
+ * @param gid_index  Place of the GID in the port's table; -1 chooses one: RoCE v2, not link-local, not empty.
+ * @param options    Options of its path; NULL for the usual ones.
+ * @param here       Where the description goes. Give all its bytes to the peer.
+ */
+int qp_pair_endpoint(struct qp_pair *pair,
+                     struct qp_device *device,
+                     int port,
+                     int gid_index,
+                     const struct qp_path *options,
+                     struct qp_endpoint *here);
+
+/**
+ * Moves a fresh Queue Pair to INIT on the port of its endpoint, so that receives can be posted before the peer can send.
+ */
+int qp_pair_init(struct qp_pair *pair);
+
+/**
+ * Connects a Queue Pair that qp_pair_endpoint() has described: RESET to INIT (unless it is there) and RTR, a barrier, RTS.
+ * Post the receives for the peer's first messages before, see qp_pair_init().
+ *
+ * @param there     What the peer told.
+ * @param exchange  The channel to the peer, for the barrier.
+ * @param timing    NULL for the usual one.
+ * @return As qp_connect_begin(), or why the exchange failed.
+ */
+int qp_pair_connect(struct qp_pair *pair,
+                    const struct qp_endpoint *there,
+                    struct qp_exchange *exchange,
+                    const struct qp_timing *timing);
+
+/**
+ * First half of qp_pair_connect(), to RTR, for programs with a barrier of their own.
+ */
+int qp_pair_connect_begin(struct qp_pair *pair,
+                          const struct qp_endpoint *there,
+                          const struct qp_timing *timing);
+
+/**
+ * Second half of qp_pair_connect(), to RTS. The peer must be in RTR: what is sent before that is lost.
+ */
+int qp_pair_connect_finish(struct qp_pair *pair, const struct qp_timing *timing);
+
+/**
+ * Empties the queues of a Queue Pair: moves it to ERR, and waits until every request has its outcome. The completions that
+ * the program has not taken are handed over, and not given out by qp_poll() any more.
+ *
+ * @param timeout_ms   How long that may take, in milliseconds; below 0: no limit.
+ * @param function     Takes the completions; NULL: nobody does.
+ * @param context      Handed to the function.
+ * @param completions  Where their number goes; may be NULL.
+ * @return 0; ETIMEDOUT (QP_CODE_TIMED_OUT): not all have an outcome; or what failed. What came by then was handed over.
+ *
+ * Nobody else may be in a call with its CQs.
+ */
+int qp_pair_drain(struct qp_pair *pair,
+                  int64_t timeout_ms,
+                  qp_completion_fn function,
+                  void *context,
+                  uint64_t *completions);
+
+/**
+ * Gives a Queue Pair a new life: drains it as qp_pair_drain() does, moves it to RESET, tells the peer of it with a fresh
+ * PSN, has the receives posted, and connects it again. The peer does the same at the same time, whether it has seen the
+ * failure or not. No completion of the former life comes afterwards.
+ *
+ * @param device      The device that it is of.
+ * @param port        Its port, counted from 1.
+ * @param gid_index   As for qp_pair_endpoint().
+ * @param exchange    The channel to the peer.
+ * @param timing      NULL for the usual one.
+ * @param timeout_ms  How long the drain may take.
+ * @param function    Takes the completions of the former life; NULL: nobody does.
+ * @param repost      Posts the receives, with qp_post_recv(); NULL: there are none to post.
+ * @param context     Handed to both functions.
+ * @return 0, or why a step failed; calling it again begins anew, and the peer has to as well.
+ */
+int qp_pair_recover(struct qp_pair *pair,
+                    struct qp_device *device,
+                    int port,
+                    int gid_index,
+                    struct qp_exchange *exchange,
+                    const struct qp_timing *timing,
+                    int64_t timeout_ms,
+                    qp_completion_fn function,
+                    qp_repost_fn repost,
+                    void *context);
+
+/**
+ * Makes a fresh UD Queue Pair ready to receive and to send: RESET to INIT, RTR and RTS.
+ *
+ * @param device     The device that the Queue Pair is of.
+ * @param port       Its port, counted from 1.
+ * @param gid_index  Place of the GID in the port's table; -1 chooses one.
+ * @param qkey       Its Q_Key, the high bit 0: only datagrams with it get in.
+ * @param options    Options of its path; NULL for the usual ones.
+ * @param here       Where its description goes, for those who send to it (qp_dest_create()); may be NULL.
+ */
+int qp_pair_activate(struct qp_pair *pair,
+                     struct qp_device *device,
+                     int port,
+                     int gid_index,
+                     uint32_t qkey,
+                     const struct qp_path *options,
+                     struct qp_endpoint *here);
+
+/**
+ * Makes the way from an active UD Queue Pair to another one.
+ *
+ * @param there  What the other one's qp_pair_activate() gave.
+ * @param dest   Where the handle goes; destroy it with qp_dest_destroy(). It is for Queue Pairs of the same protection
+ *               domain.
+ */
+int qp_dest_create(struct qp_pair *pair,
+                   const struct qp_endpoint *there,
+                   struct qp_dest **dest);
+
+/**
+ * Makes the way from an active UD Queue Pair to all members of a group, which are taken to have its own Q_Key.
+ *
+ * @param group  The group's address, such as "239.1.2.3" or "ff0e::1".
+ * @param lid    The group's LID on InfiniBand; 0 on Ethernet.
+ */
+int qp_dest_group(struct qp_pair *pair,
+                  const char *group,
+                  uint16_t lid,
+                  struct qp_dest **dest);
+
+/**
+ * Makes the way back to who sent a datagram, which is taken to have this Queue Pair's Q_Key. The same way is found again
+ * in a table.
+ *
+ * @param received  The completion of the receive.
+ * @param mr        The region that it went to.
+ * @param offset    Where the receive began there.
+ */
+int qp_dest_reply(struct qp_pair *pair,
+                  const struct qp_completion *received,
+                  struct qp_mr *mr,
+                  size_t offset,
+                  struct qp_dest **dest);
+
+/**
+ * Ends a way. Requests that name it are not touched.
+ */
+int qp_dest_destroy(struct qp_dest *dest);
+
+/**
+ * Makes a UD Queue Pair a member of a group: it receives what is sent there. It leaves all groups when it is destroyed.
+ *
+ * @param group  As for qp_dest_group().
+ * @return 0; EINVAL (QP_CODE_REFUSED): no group, or a member already; or what the device said.
+ */
+int qp_pair_attach(struct qp_pair *pair,
+                   const char *group,
+                   uint16_t lid);
+
+/**
+ * Ends a membership of a group.
+ */
+int qp_pair_detach(struct qp_pair *pair, const char *group);
+
+/**
+ * Posts a send request, and hands it to the device.
+ *
+ * @param send  What to do. It is looked at during the call only; the region must stay until the request is done, which
+ *              qp_mr_destroy() sees to.
+ * @return 0; ENOMEM (QP_CODE_FULL): the queue is full, poll; EINVAL: QP_CODE_STATE, the Queue Pair is not in RTS,
+ *         QP_CODE_RANGE, outside the region, QP_CODE_REFUSED, not possible (too long, outside the peer's region ...),
+ *         QP_CODE_MISMATCH, of another protection domain; EOPNOTSUPP: the transport has no such operation; or what the
+ *         device said. Nothing was posted then.
+ */
+int qp_post_send(struct qp_pair *pair,
+                 const struct qp_send *send);
+
+/**
+ * Posts several send requests, in order, and hands them to the device with as few calls as qp_pair_attr.send_batch says.
+ *
+ * @param sends   The requests.
+ * @param count   Their number.
+ * @param posted  Where the number of those that were posted goes, also when it is not all; may be NULL.
+ * @return 0, or why the first that was not posted was refused, as qp_post_send(). Those before it are posted; where the
+ *         device itself refuses some of those that were handed over together, qp_last_error() says which.
+ */
+int qp_post_sends(struct qp_pair *pair,
+                  const struct qp_send *sends,
+                  size_t count,
+                  size_t *posted);
+
+/**
+ * Posts a send request whose data is gathered from several ranges (or, for READ, scattered to them), in order; mr, offset
+ * and len of the struct are not looked at. All else as qp_post_send().
+ *
+ * @param ranges  The ranges; NULL if count is 0.
+ * @param count   Their number, at most 32 and at most qp_pair_attr.send_ranges.
+ */
+int qp_post_send_ranges(struct qp_pair *pair,
+                        const struct qp_send *send,
+                        const struct qp_range *ranges,
+                        size_t count);
+
+/**
+ * Posts a send request of bytes that are copied during the call, so that they need no region; mr, offset and len of the
+ * struct are not looked at. All else as qp_post_send().
+ *
+ * @param data  The bytes; NULL if len is 0.
+ * @param len   Their number, at most what qp_pair_attr.inline_data asked for.
+ */
+int qp_post_inline(struct qp_pair *pair,
+                   const struct qp_send *send,
+                   const uint8_t *data,
+                   size_t len);
+
+/**
+ * Posts a receive: the next message of the peer goes there. In any state but RESET.
+ *
+ * @param recv  Where to. It is looked at during the call only.
+ * @return As qp_post_send().
+ */
+int qp_post_recv(struct qp_pair *pair, const struct qp_recv *recv);
+
+/**
+ * Posts a receive that is scattered to several ranges; mr, offset and len of the struct are not looked at. All else as
+ * qp_post_recv(), and as qp_post_send_ranges().
+ */
+int qp_post_recv_ranges(struct qp_pair *pair,
+                        const struct qp_recv *recv,
+                        const struct qp_range *ranges,
+                        size_t count);
 
 #ifdef __cplusplus
 }  // extern "C"

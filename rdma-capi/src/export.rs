@@ -107,6 +107,7 @@ impl Plain for crate::exchange::qp_swap_fn {}
 /// (It is the type of a repost function too.)
 impl Plain for crate::exchange::qp_barrier_fn {}
 impl Plain for crate::adopted::qp_wc_fn {}
+impl Plain for crate::join::qp_completion_fn {}
 
 #[inline(always)]
 pub(crate) fn plain<T: Plain>(value: T) -> T {

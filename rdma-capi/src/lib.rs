@@ -31,5 +31,23 @@ mod connect;
 
 mod adopted;
 
+// Stage c.
+mod device;
+
+mod memory;
+
+mod cq;
+
+mod srq;
+
+mod pair;
+
+mod join;
+
+mod dest;
+
+mod post;
+
+// What is in none of it.
 mod errors;
 mod verbs;

@@ -16,7 +16,7 @@ use crate::fault::{Fault, QP_CODE_REENTERED};
 
 /// What a line of the log is: each level has those before it.
 #[repr(C)]
-#[allow(non_camel_case_types)]
+#[allow(non_camel_case_types, dead_code)]
 #[derive(Clone, Copy)]
 pub enum qp_log_level {
     /// Nothing.

@@ -241,6 +241,11 @@ pub(crate) struct Alone<T: Object> {
 }
 
 impl<T: Object> Alone<T> {
+    /// Enters the object of a handle that came in a struct.
+    pub(crate) fn of(raw: *mut T::C, name: &str) -> Result<Alone<T>, Fault> {
+        Alone::enter(number(raw), name, ALONE)
+    }
+
     /// Enters the object alone. `with` is the turn's value meanwhile: [`ALONE`], or the region that the call uses.
     #[inline(always)]
     fn enter(handle: u64, name: &str, with: u64) -> Result<Alone<T>, Fault> {
@@ -302,6 +307,11 @@ pub(crate) struct Held<T: Object> {
 }
 
 impl<T: Object + Sync> Held<T> {
+    /// Enters the object of a handle that came in a struct.
+    pub(crate) fn of(raw: *mut T::C, name: &str) -> Result<Held<T>, Fault> {
+        Held::enter(number(raw), name)
+    }
+
     fn enter(handle: u64, name: &str) -> Result<Held<T>, Fault> {
         let slot = find::<T>(handle, name)?;
         let more = |turn: u64| (turn < 1 << NUMBER_SHIFT).then_some(turn + 1);

@@ -1,0 +1,375 @@
+//! Stage c: Queue Pairs that the library owns.
+
+use std::ffi::{c_char, c_int};
+use std::sync::Arc;
+
+use rdma_core_sys::{ibv_qp, ibv_qp_attr, ibv_qp_state};
+use rdma_qp::*;
+
+use crate::adopted::qp_account;
+use crate::cq::{Contexts, PairContexts, Queue, qp_cq, qp_queue};
+use crate::export::{In, Out, Room, export, put_text};
+use crate::fault::*;
+use crate::memory::qp_pd;
+use crate::modify::mask_of;
+use crate::slots::{Alone, Held, Kind, Later, Object, insert};
+use crate::srq::{Shared, qp_srq};
+
+/// A Queue Pair. One thread at a time may call functions with it.
+#[allow(non_camel_case_types)]
+pub struct qp_pair {
+    _never: [u8; 0],
+}
+
+/// The transports that qp_pair_create() makes Queue Pairs of, numbered as in enum ibv_qp_type.
+#[repr(C)]
+#[allow(non_camel_case_types, dead_code)]
+#[derive(Clone, Copy)]
+pub enum qp_transport {
+    /// Reliable connection: every operation, acknowledged and in order, with one peer.
+    QP_RC = 2,
+    /// Unreliable connection: SEND and RDMA WRITE with one peer; what is lost is not repeated, and nobody is told.
+    QP_UC = 3,
+    /// Unreliable datagrams: SEND of up to one path MTU, each to a peer or group of its own.
+    QP_UD = 4,
+}
+
+/// In qp_pair_attr.flags: what a UD Queue Pair sends to a group that it is a member of does not come back to it.
+pub const QP_BLOCK_SELF_MCAST: u32 = 1;
+
+/// What a Queue Pair shall be like. Set it to all zero first: 0 means the usual everywhere.
+#[repr(C)]
+#[allow(non_camel_case_types)]
+#[derive(Clone, Copy)]
+pub struct qp_pair_attr {
+    /// One of enum qp_transport; 0: QP_RC.
+    pub transport: u32,
+    /// Most sends outstanding at a time; 0: 16.
+    pub send_depth: u32,
+    /// Most receives outstanding at a time; 0: 16. Means nothing with an SRQ.
+    pub recv_depth: u32,
+    /// Most ranges that one send gathers; 0: 1.
+    pub send_ranges: u32,
+    /// Most ranges that one receive scatters to; 0: 1. Means nothing with an SRQ.
+    pub recv_ranges: u32,
+    /// Bytes that one send can carry inline; 0: none.
+    pub inline_data: u32,
+    /// How many sends one doorbell of qp_post_sends() is for; 0: 1.
+    pub send_batch: u32,
+    /// What the peer may do: bits of enum ibv_access_flags; 0: WRITE, READ and atomics; IBV_ACCESS_LOCAL_WRITE alone: nothing.
+    pub access: u32,
+    /// QP_BLOCK_SELF_MCAST.
+    pub flags: u32,
+    /// Must be 0.
+    pub reserved: u32,
+    /// Where sends complete.
+    pub send_cq: *mut qp_cq,
+    /// Where receives complete; NULL: where sends do.
+    pub recv_cq: *mut qp_cq,
+    /// Where it takes its receives from; NULL: from a queue of its own.
+    pub srq: *mut qp_srq,
+}
+
+/// A Queue Pair of any transport.
+pub(crate) enum Any {
+    Rc(Qp<Rc>),
+    Uc(Qp<Uc>),
+    Ud(Qp<Ud>),
+}
+
+/// The same for any transport.
+macro_rules! any {
+    ($any:expr, $qp:ident => $what:expr) => {
+        match $any {
+            $crate::pair::Any::Rc($qp) => $what,
+            $crate::pair::Any::Uc($qp) => $what,
+            $crate::pair::Any::Ud($qp) => $what,
+        }
+    };
+}
+pub(crate) use any;
+
+/// The same for those that connect; UD is refused.
+macro_rules! connected {
+    ($any:expr, $qp:ident => $what:expr) => {
+        match $any {
+            $crate::pair::Any::Rc($qp) => $what,
+            $crate::pair::Any::Uc($qp) => $what,
+            $crate::pair::Any::Ud(_) => Err($crate::pair::no_such(
+                "UD",
+                "connection: qp_pair_activate() makes it ready",
+            )),
+        }
+    };
+}
+pub(crate) use connected;
+
+/// A transport has no such thing.
+#[cold]
+pub(crate) fn no_such(transport: &str, what: &str) -> Fault {
+    Fault::new(
+        QP_CODE_UNSUPPORTED,
+        libc::EOPNOTSUPP,
+        format!("{transport} has no {what}"),
+    )
+}
+
+/// What C has a `qp_pair *` of.
+pub(crate) struct Pair {
+    pub(crate) qp: Any,
+    pub(crate) contexts: Arc<PairContexts>,
+    /// Handles of the CQs of its two queues.
+    pub(crate) cqs: [Handle<qp_cq>; 2],
+    /// What was agreed on with the peer, between the two halves of connecting.
+    pub(crate) agreed: Option<Negotiated>,
+    /// One doorbell is for several sends.
+    pub(crate) batched: bool,
+}
+
+/// A handle that is kept as a number.
+pub(crate) struct Handle<C>(pub(crate) *mut C);
+
+impl<C> Clone for Handle<C> {
+    fn clone(&self) -> Handle<C> {
+        *self
+    }
+}
+
+impl<C> Copy for Handle<C> {}
+
+// SAFETY: it is never dereferenced; it is a number.
+unsafe impl<C> Send for Handle<C> {}
+
+// SAFETY: no other type has this kind.
+unsafe impl Object for Pair {
+    type C = qp_pair;
+    const KIND: Kind = Kind::Pair;
+}
+
+fn or(given: u32, usual: u32) -> u32 {
+    if given == 0 { usual } else { given }
+}
+
+/// What all transports have.
+fn build<'a, T: RecvQueue>(
+    builder: QpBuilder<'a, T>,
+    attr: &qp_pair_attr,
+    recv_cq: Option<&'a Cq>,
+    srq: Option<&'a Srq>,
+) -> Result<Qp<T>, Fault> {
+    let mut builder = builder
+        .send_depth(or(attr.send_depth, 16))
+        .recv_depth(or(attr.recv_depth, 16))
+        .send_sge(or(attr.send_ranges, 1))
+        .recv_sge(or(attr.recv_ranges, 1))
+        .inline_data(attr.inline_data);
+    if attr.access != 0 {
+        builder = builder.access(Access::from_bits_retain(attr.access));
+    }
+    if let Some(cq) = recv_cq {
+        builder = builder.recv_cq(cq);
+    }
+    if let Some(srq) = srq {
+        builder = builder.srq(srq);
+    }
+    let mut qp = builder.create()?;
+    if attr.send_batch > 1 {
+        qp.set_doorbell(Doorbell::Every(attr.send_batch), Doorbell::Each)?;
+    }
+    Ok(qp)
+}
+
+/// Makes the Queue Pair that the attributes describe.
+fn create(pd: &Pd, attr: &qp_pair_attr) -> Result<Pair, Fault> {
+    if attr.reserved != 0 || attr.flags & !QP_BLOCK_SELF_MCAST != 0 {
+        return Err(Fault::range(
+            "flags or reserved of struct qp_pair_attr has unknown bits: set it to all zero first",
+        ));
+    }
+    let mut send_cq = Alone::<Queue>::of(attr.send_cq, "attr->send_cq")?;
+    let other_cq = !attr.recv_cq.is_null() && attr.recv_cq != attr.send_cq;
+    let mut recv_cq = other_cq
+        .then(|| Alone::<Queue>::of(attr.recv_cq, "attr->recv_cq"))
+        .transpose()?;
+    let srq = (!attr.srq.is_null())
+        .then(|| Alone::<Shared>::of(attr.srq, "attr->srq"))
+        .transpose()?;
+    let qp = {
+        let (cq, recv) = (&send_cq.cq, recv_cq.as_ref().map(|cq| &cq.cq));
+        let srq = srq.as_ref().map(|srq| &srq.srq);
+        if attr.flags & QP_BLOCK_SELF_MCAST != 0 && attr.transport != qp_transport::QP_UD as u32 {
+            return Err(Fault::range("QP_BLOCK_SELF_MCAST is for UD only"));
+        }
+        match attr.transport {
+            0 | 2 => Any::Rc(build(pd.rc(cq), attr, recv, srq)?),
+            3 => Any::Uc(build(pd.uc(cq), attr, recv, srq)?),
+            4 => {
+                let mut builder = pd.ud(cq);
+                if attr.flags & QP_BLOCK_SELF_MCAST != 0 {
+                    builder = builder.block_self_mcast_loopback();
+                }
+                Any::Ud(build(builder, attr, recv, srq)?)
+            }
+            other => {
+                let text =
+                    format!("transport is {other}, but must be QP_RC (2), QP_UC (3) or QP_UD (4)");
+                return Err(Fault::range(text));
+            }
+        }
+    };
+    let contexts = Arc::new(PairContexts {
+        send: Contexts::new(or(attr.send_depth, 16)),
+        recv: Contexts::new(if srq.is_some() {
+            1
+        } else {
+            or(attr.recv_depth, 16)
+        }),
+    });
+    let qp_num = any!(&qp, qp => qp.qp_num());
+    send_cq.enter(qp_num, contexts.clone());
+    let receives = recv_cq.as_mut().unwrap_or(&mut send_cq);
+    receives.enter(qp_num, contexts.clone());
+    if let Some(srq) = &srq {
+        receives.enter_srq(srq.srq.number(), srq.contexts.clone());
+    }
+    let cqs = [
+        Handle(attr.send_cq),
+        Handle(if other_cq { attr.recv_cq } else { attr.send_cq }),
+    ];
+    Ok(Pair {
+        qp,
+        contexts,
+        cqs,
+        agreed: None,
+        batched: attr.send_batch > 1,
+    })
+}
+
+export! {
+    /// Makes a Queue Pair, in RESET.
+    ///
+    /// @param pd    Its protection domain.
+    /// @param attr  What it shall be like.
+    /// @param pair  Where the handle goes; destroy it with qp_pair_destroy().
+    /// @return 0; EINVAL or ENOMEM (QP_CODE_LIMIT): over a limit of the device, or the CQ has not so much room left;
+    ///         EINVAL (QP_CODE_MISMATCH): parts of two devices or protection domains; or what the device said.
+    fn qp_pair_create(
+        pd: *mut qp_pd as Held<Pd>,
+        attr: *const qp_pair_attr as In<'_, qp_pair_attr>,
+        pair: *mut *mut qp_pair as Out<'_, *mut qp_pair>,
+    ) {
+        pair.set(insert(create(&pd, attr.0)?)?);
+        Ok(())
+    }
+
+    /// Tells the number of a Queue Pair, 24 bits.
+    fn qp_pair_number(pair: *mut qp_pair as Alone<Pair>, qp_num: *mut u32 as Out<'_, u32>) {
+        qp_num.set(any!(&pair.qp, qp => qp.qp_num()));
+        Ok(())
+    }
+
+    /// Gives the object of libibverbs that a Queue Pair is, as qp_device_raw(): its hot loop may stay in inline verbs. Requests
+    /// that the program posts itself are not in the books, and nothing but itself keeps their memory registered; their
+    /// completions are left out by qp_poll().
+    fn qp_pair_raw(pair: *mut qp_pair as Alone<Pair>, raw: *mut *mut ibv_qp as Out<'_, *mut ibv_qp>) {
+        raw.set(any!(&pair.qp, qp => qp.as_ptr()));
+        Ok(())
+    }
+
+    /// Modifies a Queue Pair as qp_modify() does. A move to RESET throws outstanding requests away.
+    fn qp_pair_modify(
+        pair: *mut qp_pair as Alone<Pair>,
+        attr: *const ibv_qp_attr as In<'_, ibv_qp_attr>,
+        attr_mask: c_int,
+    ) {
+        any!(&mut pair.qp, qp => qp.modify(attr.0, mask_of(attr_mask)))?;
+        Ok(())
+    }
+
+    /// Moves a Queue Pair to RESET: its outstanding requests are thrown away, and get no completion.
+    fn qp_pair_reset(pair: *mut qp_pair as Alone<Pair>) {
+        any!(&mut pair.qp, qp => qp.to(ToReset))?;
+        pair.agreed = None;
+        Ok(())
+    }
+
+    /// Asks the device for the state of a Queue Pair: one of enum ibv_qp_state.
+    fn qp_pair_state(pair: *mut qp_pair as Alone<Pair>, state: *mut c_int as Out<'_, c_int>) {
+        let ibv_qp_state(now) = any!(&pair.qp, qp => qp.state())?;
+        state.set(now as c_int);
+        Ok(())
+    }
+
+    /// Describes a Queue Pair for people, as qp_query_text().
+    fn qp_pair_query_text(
+        pair: *mut qp_pair as Alone<Pair>,
+        text: *mut c_char as Room<'_, c_char>,
+        size: usize,
+        needed: *mut usize as Option<Out<'_, usize>>,
+    ) {
+        // SAFETY: `size` is the length of `text`, says the header.
+        let mut places = unsafe { text.of(size) }?;
+        let snapshot = any!(&pair.qp, qp => qp.query())?;
+        put_text(&snapshot.to_string(), &mut places, needed)
+    }
+
+    /// Describes a Queue Pair for programs, as qp_query_json(), with its books and what both ends told.
+    fn qp_pair_query_json(
+        pair: *mut qp_pair as Alone<Pair>,
+        text: *mut c_char as Room<'_, c_char>,
+        size: usize,
+        needed: *mut usize as Option<Out<'_, usize>>,
+    ) {
+        // SAFETY: `size` is the length of `text`, says the header.
+        let mut places = unsafe { text.of(size) }?;
+        let dump = any!(&pair.qp, qp => qp.dump());
+        put_text(&dump.to_json(), &mut places, needed)
+    }
+
+    /// Tells the books of a queue: every request that was accepted, unsignaled ones included, is in exactly one count.
+    ///
+    /// @param queue    QP_SQ or QP_RQ.
+    /// @param account  Where they go.
+    fn qp_pair_account(
+        pair: *mut qp_pair as Alone<Pair>,
+        queue: c_int,
+        account: *mut qp_account as Out<'_, qp_account>,
+    ) {
+        let books = match queue {
+            0 => any!(&pair.qp, qp => qp.send_account()),
+            1 => any!(&pair.qp, qp => qp.recv_account()),
+            other => {
+                let text = format!("queue is {other}, but must be QP_SQ (0) or QP_RQ (1)");
+                return Err(Fault::range(text));
+            }
+        };
+        account.set(books.into());
+        Ok(())
+    }
+
+    /// Destroys a Queue Pair. Requests that are under way are thrown away; the memory that they used is free afterwards.
+    ///
+    /// @return 0; or what the device said: it stays then.
+    fn qp_pair_destroy(pair: *mut qp_pair as Later<Pair>) {
+        pair.destroy(|pair| {
+            let Pair { qp, contexts, cqs, agreed, batched } = pair;
+            let back = |qp, fault| (Pair { qp, contexts, cqs, agreed, batched }, fault);
+            match qp {
+                Any::Rc(qp) => qp.close().map_err(|error| {
+                    let fault = Fault::of(QP_CODE_SYSTEM, error.source, &error);
+                    back(Any::Rc(*error.qp), fault)
+                }),
+                Any::Uc(qp) => qp.close().map_err(|error| {
+                    let fault = Fault::of(QP_CODE_SYSTEM, error.source, &error);
+                    back(Any::Uc(*error.qp), fault)
+                }),
+                Any::Ud(qp) => qp.close().map_err(|error| {
+                    let fault = Fault::of(QP_CODE_SYSTEM, error.source, &error);
+                    back(Any::Ud(*error.qp), fault)
+                }),
+            }
+        })
+    }
+}
+
+const _: () = assert!(qp_queue::QP_SQ as c_int == 0 && qp_queue::QP_RQ as c_int == 1);
