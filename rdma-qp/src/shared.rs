@@ -15,6 +15,7 @@ use crate::mr::{Mr, OutOfRegion};
 use crate::qp::op::{self, Op};
 use crate::qp::{Doorbell, NOTHING, PostError, PostFlags, Qp, Rc, Transport, Uc};
 use crate::wr_id::QueueKind;
+use crate::xrc::XrcSend;
 
 /// A range of a region that a request takes along: the region lives until the request is posted, and then as any other.
 #[derive(Clone, Debug)]
@@ -61,28 +62,52 @@ pub enum AnyOp {
     FetchAdd(op::FetchAdd),
     /// See [`op::LocalInv`].
     LocalInv(op::LocalInv),
+    /// [`op::Send`] of an XRC initiator.
+    SendToSrq(op::ToSrq<op::Send>),
+    /// [`op::SendImm`] of an XRC initiator.
+    SendImmToSrq(op::ToSrq<op::SendImm>),
+    /// [`op::SendInv`] of an XRC initiator.
+    SendInvToSrq(op::ToSrq<op::SendInv>),
+    /// [`op::Write`] of an XRC initiator.
+    WriteToSrq(op::ToSrq<op::Write>),
+    /// [`op::WriteImm`] of an XRC initiator.
+    WriteImmToSrq(op::ToSrq<op::WriteImm>),
+    /// [`op::Read`] of an XRC initiator.
+    ReadToSrq(op::ToSrq<op::Read>),
+    /// [`op::CompareSwap`] of an XRC initiator.
+    CompareSwapToSrq(op::ToSrq<op::CompareSwap>),
+    /// [`op::FetchAdd`] of an XRC initiator.
+    FetchAddToSrq(op::ToSrq<op::FetchAdd>),
 }
 
 macro_rules! any_op {
-    ($($op:ident),+) => {
-        $(impl From<op::$op> for AnyOp {
-            fn from(op: op::$op) -> AnyOp {
-                AnyOp::$op(op)
+    ($($variant:ident: $op:ty),+ $(,)?) => {
+        $(impl From<$op> for AnyOp {
+            fn from(op: $op) -> AnyOp {
+                AnyOp::$variant(op)
             }
         })+
     };
 }
-any_op!(
-    Send,
-    SendImm,
-    SendInv,
-    Write,
-    WriteImm,
-    Read,
-    CompareSwap,
-    FetchAdd,
-    LocalInv
-);
+any_op! {
+    Send: op::Send,
+    SendImm: op::SendImm,
+    SendInv: op::SendInv,
+    Write: op::Write,
+    WriteImm: op::WriteImm,
+    Read: op::Read,
+    CompareSwap: op::CompareSwap,
+    FetchAdd: op::FetchAdd,
+    LocalInv: op::LocalInv,
+    SendToSrq: op::ToSrq<op::Send>,
+    SendImmToSrq: op::ToSrq<op::SendImm>,
+    SendInvToSrq: op::ToSrq<op::SendInv>,
+    WriteToSrq: op::ToSrq<op::Write>,
+    WriteImmToSrq: op::ToSrq<op::WriteImm>,
+    ReadToSrq: op::ToSrq<op::Read>,
+    CompareSwapToSrq: op::ToSrq<op::CompareSwap>,
+    FetchAddToSrq: op::ToSrq<op::FetchAdd>,
+}
 
 /// Transports whose QPs can be shared.
 pub trait Shared: Transport {
@@ -123,7 +148,6 @@ macro_rules! shared {
             ) -> Option<Result<crate::Ticket, PostError>> {
                 match op {
                     $(AnyOp::$op(op) => Some(post(qp, op, local, flags)),)+
-                    #[allow(unreachable_patterns)]
                     _ => None,
                 }
             }
@@ -132,6 +156,7 @@ macro_rules! shared {
 }
 shared!(Rc: Send, SendImm, SendInv, Write, WriteImm, Read, CompareSwap, FetchAdd, LocalInv);
 shared!(Uc: Send, SendImm, Write, WriteImm, LocalInv);
+shared!(XrcSend: SendToSrq, SendImmToSrq, SendInvToSrq, WriteToSrq, WriteImmToSrq, ReadToSrq, CompareSwapToSrq, FetchAddToSrq, LocalInv);
 
 /// A request on its way to the QP.
 struct Job {

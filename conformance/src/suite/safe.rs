@@ -9,17 +9,22 @@ use std::time::Duration;
 
 use rdma_core_sys::rules::Transport;
 use rdma_core_sys::*;
+use rdma_qp::xrc::XrcSend;
 use rdma_qp::{
-    Access, AnyOp, Completion, Connects, Cq, Device, GidEntry, Memory, Mr, NOTHING, Operation,
-    PathOptions, Pd, Peer, PostError, PostFlags, QKey, Qp, QueueKind, Rc, RemoteRegion, Shared,
-    SharedSlice, Success, Ticket, Timing, Uc, Ud, Window, op,
+    Access, Account, AnyOp, Connects, Cq, Device, GidEntry, Memory, Mr, MrSlice, NOTHING,
+    Operation, Pd, Peer, PostError, PostFlags, Qp, QueueKind, Rc, RecvQueue, RemoteRegion, Shared,
+    SharedSlice, Ticket, Timing, Uc, Window, op,
 };
+
+mod datagram;
+mod judge;
+mod xrc;
 
 use super::Arm;
 use super::arm::{GRHS, MEMORY, PORT, SOURCE, Side, TARGET};
-use super::check::{Check, Done, Outcome, Trouble, expect};
+use super::check::{Check, Outcome, Trouble};
 use super::matrix::{Cell, Legality, cells, is_atomic};
-use crate::bytes::{pattern, same, word};
+use crate::bytes::pattern;
 
 /// Bytes that one request may carry inline.
 const INLINE: u32 = 64;
@@ -40,17 +45,14 @@ const LOST: Duration = Duration::from_secs(2);
 pub fn checks(quick: bool) -> Vec<Check> {
     let mut all = Vec::new();
     for (number, cell) in (1u32..).zip(cells(quick)) {
-        let safe = matches!(
-            cell.transport,
-            Transport::Rc | Transport::Uc | Transport::Ud
-        );
-        if !(safe && cell.transport.supports(cell.opcode)) {
+        if !cell.transport.supports(cell.opcode) {
             continue;
         }
         all.push(Check::rule(format!("safe/{cell}"), move |arm| {
             play(arm, cell, number)
         }));
     }
+    all.extend(xrc::checks());
     all
 }
 
@@ -113,6 +115,31 @@ struct End<T: rdma_qp::Transport> {
     qp: Qp<T>,
 }
 
+/// An end at which messages arrive.
+trait Arrives {
+    fn place(&self) -> &Place;
+    fn recv(&mut self, local: &[MrSlice<'_>]) -> Result<Ticket, PostError>;
+    /// The queue and the QP that their completions name.
+    fn arrival(&self) -> (QueueKind, u32);
+    /// The books of what it sent, and of its receives.
+    fn accounts(&self) -> [Account; 2];
+}
+
+impl<T: RecvQueue> Arrives for End<T> {
+    fn place(&self) -> &Place {
+        &self.place
+    }
+    fn recv(&mut self, local: &[MrSlice<'_>]) -> Result<Ticket, PostError> {
+        self.qp.recv(local)
+    }
+    fn arrival(&self) -> (QueueKind, u32) {
+        (QueueKind::Recv, self.qp.qp_num())
+    }
+    fn accounts(&self) -> [Account; 2] {
+        [self.qp.send_account(), self.qp.recv_account()]
+    }
+}
+
 /// Plays a cell; `number` tells it from others.
 fn play(arm: &Arm, cell: Cell, number: u32) -> Outcome {
     let [a, b] = [&arm.sides[0], &arm.sides[1]].map(|side| Place::new(side));
@@ -139,6 +166,7 @@ fn play(arm: &Arm, cell: Cell, number: u32) -> Outcome {
             };
             play.connected::<Uc>(a, b, make, mtu)
         }
+        Transport::XrcIni => play.xrc(a, b, mtu),
         _ => play.datagram(a, b, mtu),
     }
 }
@@ -172,7 +200,7 @@ macro_rules! binds {
         })+
     };
 }
-binds!(Rc, Uc);
+binds!(Rc, Uc, XrcSend);
 
 #[derive(Clone, Copy)]
 struct Play<'a> {
@@ -267,7 +295,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    fn connected<T: Binds>(
+    fn connected<T: Binds + RecvQueue>(
         &self,
         a: Place,
         b: Place,
@@ -280,7 +308,8 @@ impl Play<'_> {
         let inline = a.qp.cap().max_inline_data as usize;
         self.fill(&a.place, &b.place)?;
         if let Legality::Illegal(_, why) = self.cell.legality(mtu, inline) {
-            return self.illegal(&mut a, &b, why);
+            let op = self.op(&b.place.mr.remote(), 0);
+            return self.illegal(&mut a, op, why);
         }
         let (window, key) = match self.cell.opcode {
             IBV_WR_BIND_MW | IBV_WR_LOCAL_INV => self.window(&mut a)?,
@@ -307,7 +336,7 @@ impl Play<'_> {
             false => None,
         };
         self.check_sent(&mut a, ticket, second)?;
-        self.check_received(&mut b, &receives, a.qp.qp_num(), key)?;
+        self.check_received(&b, &receives, a.qp.qp_num(), key)?;
         self.check_memory(&a.place, &b.place)?;
         self.check_books(&a, &b, receives.len() as u64)
     }
@@ -336,230 +365,28 @@ impl Play<'_> {
         post_any(&mut a.qp, op, local, self.flags())
     }
 
-    fn post_receives<T: rdma_qp::Transport>(
-        &self,
-        b: &mut End<T>,
-        header: usize,
-    ) -> Result<Vec<Ticket>, Trouble> {
-        let mr = b.place.mr.clone();
+    fn post_receives(&self, b: &mut impl Arrives, header: usize) -> Result<Vec<Ticket>, Trouble> {
+        let mr = b.place().mr.clone();
         let slice = |at, len| mr.slice(at, len).map_err(told);
         let mut tickets = Vec::new();
         if self.takes_receive() {
             let len = if self.sends() { self.len } else { 0 };
             let posted = match header {
-                0 if len == 0 => b.qp.recv(NOTHING),
-                0 => b.qp.recv(slice(TARGET, len)?),
-                _ => b.qp.recv([slice(GRHS, header)?, slice(TARGET, len)?]),
+                0 if len == 0 => b.recv(&NOTHING),
+                0 => b.recv(&[slice(TARGET, len)?]),
+                _ => b.recv(&[slice(GRHS, header)?, slice(TARGET, len)?]),
             };
             tickets.push(posted.map_err(told)?);
         }
         if self.needs_second() {
             let posted = match header {
-                0 => b.qp.recv(NOTHING),
-                _ => b.qp.recv(slice(GRHS + 64, header)?),
+                0 => b.recv(&NOTHING),
+                _ => b.recv(&[slice(GRHS + 64, header)?]),
             };
             tickets.push(posted.map_err(told)?);
         }
         Ok(tickets)
     }
-
-    fn check_sent<T: rdma_qp::Transport>(
-        &self,
-        a: &mut End<T>,
-        ticket: Ticket,
-        second: Option<Ticket>,
-    ) -> Result<(), Trouble> {
-        expect("the operation", ticket.operation(), self.operation())?;
-        let success = a.place.cq.wait(&ticket, LIMIT);
-        if self.cell.signaled {
-            self.check_success(success.map_err(told)?)?;
-            if let Some(second) = second {
-                a.place.cq.wait(&second, LIMIT).map_err(told)?;
-            }
-        } else if let Some(second) = second {
-            // It is done when the one behind it is, and has no completion of its own.
-            a.place.cq.wait(&second, LIMIT).map_err(told)?;
-            success.map_err(told)?;
-        }
-        expect("completions left", a.place.cq.poll().map_err(told)?, None)
-    }
-
-    fn check_success(&self, success: Success) -> Result<(), Trouble> {
-        expect("the operation", success.operation, self.operation())?;
-        let fetches = self.cell.opcode == IBV_WR_RDMA_READ || is_atomic(self.cell.opcode);
-        let wanted = if fetches { self.len } else { 0 };
-        expect("byte_len", success.byte_len as usize, wanted)
-    }
-
-    fn check_received<T: rdma_qp::Transport>(
-        &self,
-        b: &mut End<T>,
-        receives: &[Ticket],
-        from: u32,
-        key: u32,
-    ) -> Result<(), Trouble> {
-        let reliable = self.cell.transport == Transport::Rc;
-        for (at, ticket) in receives.iter().enumerate() {
-            let wait = if reliable { LIMIT } else { LOST };
-            let Some(done) = b.place.cq.wait_any(wait).map_err(told)? else {
-                return Err(Trouble::Lost("a message did not come".to_owned()));
-            };
-            let Completion { queue, qp_num, .. } = done;
-            expect("the queue", queue, QueueKind::Recv)?;
-            expect("the QP", qp_num, b.qp.qp_num())?;
-            expect("the receive", done.ticket, *ticket)?;
-            let success = match done.outcome {
-                Ok(success) => success,
-                Err(failure) => return Err(format!("a receive failed: {failure:?}").into()),
-            };
-            let first = at == 0 && self.takes_receive();
-            let imm = match (first, self.cell.opcode) {
-                (false, _) => Some(!self.imm()),
-                (_, IBV_WR_SEND_WITH_IMM | IBV_WR_RDMA_WRITE_WITH_IMM) => Some(self.imm()),
-                _ => None,
-            };
-            if success.imm != imm && !reliable && first && success.imm == Some(!self.imm()) {
-                return Err(Trouble::Lost("the second message came first".to_owned()));
-            }
-            expect("the immediate data", success.imm, imm)?;
-            if first {
-                expect("byte_len", success.byte_len as usize, self.len)?;
-                let by_write = self.cell.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
-                expect("by_write", success.by_write, by_write)?;
-                let ended = (self.cell.opcode == IBV_WR_SEND_WITH_INV).then_some(key);
-                expect("the key that ended", success.invalidated, ended)?;
-            }
-            if self.cell.transport == Transport::Ud {
-                let sender = success.sender.ok_or("a datagram without a sender")?;
-                expect("the sender", (sender.qp_num, sender.has_grh), (from, true))?;
-            }
-        }
-        expect("completions left", b.place.cq.poll().map_err(told)?, None)
-    }
-
-    fn check_memory(&self, a: &Place, b: &Place) -> Result<(), Trouble> {
-        let mut wanted = vec![UNTOUCHED; self.len + 2 * GUARD];
-        let middle = GUARD..GUARD + self.len;
-        if is_atomic(self.cell.opcode) {
-            let after = match self.cell.opcode {
-                IBV_WR_ATOMIC_CMP_AND_SWP => SWAP,
-                _ => WORD.wrapping_add(ADDEND),
-            };
-            expect("the word at the peer", word(&b.read(TARGET, 8)?), after)?;
-            wanted[middle].copy_from_slice(&WORD.to_ne_bytes());
-            return Ok(same(&a.read(SOURCE - GUARD, wanted.len())?, &wanted)?);
-        }
-        wanted[middle].copy_from_slice(&pattern(self.number, self.len));
-        let (place, at) = match self.cell.opcode {
-            IBV_WR_RDMA_READ => (a, SOURCE),
-            _ => (b, TARGET),
-        };
-        let found = place.read(at - GUARD, wanted.len())?;
-        let gap = |(found, wanted): (&u8, &u8)| found == wanted || *found == UNTOUCHED;
-        let unreliable = self.cell.transport == Transport::Uc && self.arm.is_wire();
-        if unreliable && found != wanted && found.iter().zip(&wanted).all(gap) {
-            return Err(Trouble::Lost("a part of the WRITE did not come".to_owned()));
-        }
-        Ok(same(&found, &wanted)?)
-    }
-
-    /// Every request has its end, and nothing else happened.
-    fn check_books<T: rdma_qp::Transport>(&self, a: &End<T>, b: &End<T>, receives: u64) -> Outcome {
-        for (what, account) in [
-            ("a's sends", a.qp.send_account()),
-            ("b's sends", b.qp.send_account()),
-            ("b's receives", b.qp.recv_account()),
-        ] {
-            let ended = (account.succeeded, account.pending);
-            expect(what, ended, (account.accepted, 0))?;
-        }
-        expect("receives", b.qp.recv_account().accepted, receives)?;
-        let stale = (a.place.cq.stale(), b.place.cq.stale());
-        expect("completions that belong to nobody", stale, (0, 0))?;
-        expect("the device", a.place.device.name(), a.qp.device())?;
-        Ok(Done::Passed)
-    }
-
-    /// What cannot succeed is refused by the library, and nothing is changed.
-    fn illegal<T: Binds>(&self, a: &mut End<T>, b: &End<T>, why: &str) -> Outcome {
-        let posted = self.post(a, self.op(&b.place.mr.remote(), 0), self.len);
-        if posted.is_ok() {
-            return Err(format!("accepted, although {why}").into());
-        }
-        self.untouched(a)
-    }
-
-    fn untouched<T: rdma_qp::Transport>(&self, a: &End<T>) -> Outcome {
-        expect("requests accepted", a.qp.send_account().accepted, 0)?;
-        let state = a.qp.state().map_err(told)?;
-        expect("the state after a refusal", state, IBV_QPS_RTS)?;
-        expect("completions", a.place.cq.poll().map_err(told)?, None)?;
-        Ok(Done::Refused)
-    }
-
-    fn datagram(&self, a: Place, b: Place, mtu: usize) -> Outcome {
-        let make = |place: &Place| {
-            let builder = place.pd.ud(&place.cq).send_depth(8).recv_depth(8);
-            builder
-                .recv_sge(2)
-                .inline_data(INLINE)
-                .create()
-                .map_err(told)
-        };
-        let (qp_a, qp_b) = (make(&a)?, make(&b)?);
-        let (mut a, mut b) = (End { place: a, qp: qp_a }, End { place: b, qp: qp_b });
-        let qkey = QKey::new(0x1122_3344).map_err(told)?;
-        let options = PathOptions::default();
-        let gid = a.place.gid;
-        a.qp.activate(gid, qkey, options).map_err(told)?;
-        let gid = b.place.gid;
-        let there = b.qp.activate(gid, qkey, options).map_err(told)?;
-        let to = a.qp.destination(&there).map_err(told)?;
-        self.fill(&a.place, &b.place)?;
-        let legality = self.cell.legality(mtu, a.qp.cap().max_inline_data as usize);
-        let receives = match legality {
-            Legality::Legal => self.post_receives(&mut b, Ud::HEADER)?,
-            Legality::Illegal(..) => Vec::new(),
-        };
-        let local = a.place.mr.slice(SOURCE, self.len).map_err(told)?;
-        let posted = match self.cell.opcode {
-            IBV_WR_SEND => a.qp.post(op::SendTo { to: &to }, local, self.flags()),
-            _ => {
-                let imm = self.imm();
-                let send = op::SendToImm { to: &to, imm };
-                a.qp.post(send, local, self.flags())
-            }
-        };
-        let ticket = match (legality, posted) {
-            (Legality::Legal, posted) => posted.map_err(told)?,
-            (Legality::Illegal(_, why), Ok(_)) => {
-                return Err(format!("accepted, although {why}").into());
-            }
-            (Legality::Illegal(..), Err(_)) => return self.untouched(&a),
-        };
-        let second = match self.needs_second() {
-            true => {
-                let imm = !self.imm();
-                let send = op::SendToImm { to: &to, imm };
-                let posted = a.qp.post(send, NOTHING, PostFlags::empty());
-                Some(posted.map_err(told)?)
-            }
-            false => None,
-        };
-        self.check_sent(&mut a, ticket, second)?;
-        self.check_received(&mut b, &receives, a.qp.qp_num(), 0)?;
-        self.check_memory(&a.place, &b.place)?;
-        self.check_books(&a, &b, receives.len() as u64)
-    }
-}
-
-/// The 40 bytes in front of a datagram.
-trait Header {
-    const HEADER: usize;
-}
-
-impl Header for Ud {
-    const HEADER: usize = rdma_qp::Grh::LEN;
 }
 
 fn post_any<T: Shared>(

@@ -54,7 +54,8 @@ impl XrcdHandle {
         })
     }
 
-    pub(super) fn as_ptr(&self) -> *mut ibv_xrcd {
+    /// The verbs object, for callers that know what they do with it.
+    pub(crate) fn as_ptr(&self) -> *mut ibv_xrcd {
         self.ptr.as_ptr()
     }
 

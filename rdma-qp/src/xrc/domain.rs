@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use rdma_core_sys::{IBV_DEVICE_XRC, ibv_device_attr, ibv_device_cap_flags};
+use rdma_core_sys::{IBV_DEVICE_XRC, ibv_device_attr, ibv_device_cap_flags, ibv_xrcd};
 use rustix::fs::OFlags;
 
 use super::SrqNum;
@@ -231,6 +231,11 @@ impl XrcDomain {
     /// Name of the device that it is of.
     pub fn device(&self) -> &str {
         &self.handle.context.name
+    }
+
+    /// The verbs object, for calls that this library does not have. It is closed with the domain.
+    pub fn as_ptr(&self) -> *mut ibv_xrcd {
+        self.handle.as_ptr()
     }
 
     /// Makes a target in it, in RESET.
