@@ -46,7 +46,9 @@ pub enum CardError {
         begin: Vec<u8>,
     },
     /// A version that this library does not know.
-    #[error("the card of {of} has version {version}, this library reads {VERSION}: use the same release everywhere")]
+    #[error(
+        "the card of {of} has version {version}, this library reads {VERSION}: use the same release everywhere"
+    )]
     Version {
         /// Whose it is.
         of: Rank,
@@ -54,7 +56,9 @@ pub enum CardError {
         version: u8,
     },
     /// The cards are not in the order of the ranks.
-    #[error("the card at the place of {of} is that of {found}: give the cards in the order of the ranks")]
+    #[error(
+        "the card at the place of {of} is that of {found}: give the cards in the order of the ranks"
+    )]
     Order {
         /// Whose it should be.
         of: Rank,
@@ -135,7 +139,8 @@ impl Card {
             let version = head[4];
             return Err(CardError::Version { of, version });
         }
-        let word = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let word =
+            |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let found = Rank(word(8));
         if found != of {
             return Err(CardError::Order { of, found });

@@ -146,7 +146,8 @@ impl Mesh {
             answer,
             body,
         };
-        self.mail.send(&note, &self.peers[to.index()].card.mail.endpoint)
+        self.mail
+            .send(&note, &self.peers[to.index()].card.mail.endpoint)
     }
 
     /// Takes in a note.

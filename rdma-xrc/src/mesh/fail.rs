@@ -1,16 +1,13 @@
 //! What becomes of a way that failed, and of those behind it.
 
-use std::time::Instant;
-
 use rdma_core_sys::{
     IBV_WC_REM_ABORT_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR,
     IBV_WC_RETRY_EXC_ERR, rules,
 };
-use rdma_qp::{Buffer, Completion, Deadline, Failure, Fate};
+use rdma_qp::{Buffer, Completion, Failure, Fate};
 
 use super::error::MeshError;
 use super::lane::{Phase, UnderWay, Waiting};
-use super::note::Body;
 use super::{Event, Mesh, NotDone, PeerState, Rank, Why};
 
 impl Mesh {
@@ -45,9 +42,7 @@ impl Mesh {
         };
         let fate = Fate::of(transport, done);
         match (op, buffer) {
-            (Some(op), Some(buffer))
-                if fate == Fate::NotDone && !is_root && self.is_living(to) =>
-            {
+            (Some(op), Some(buffer)) if fate == Fate::NotDone && !is_root && self.is_living(to) => {
                 self.lanes[at].again.push(Waiting { op, to, buffer });
             }
             (Some(op), _) => {
@@ -77,10 +72,10 @@ impl Mesh {
     }
 
     /// Lets go of processes that have failed or left.
-    fn gone(&mut self, processes: &[Rank], state: PeerState) -> Result<(), MeshError> {
+    pub(super) fn gone(&mut self, processes: &[Rank], state: PeerState) -> Result<(), MeshError> {
         for &rank in processes {
             self.peers[rank.index()].state = state;
-            self.leaving.remove(&rank);
+            self.departure.heard_of(rank);
             if let Some(targets) = &mut self.targets {
                 targets.forget_reader(rank);
                 if let Some((entry, completions)) = targets.withdraw(rank, &self.cq) {
@@ -153,74 +148,12 @@ impl Mesh {
         }
         Ok(())
     }
-
-    /// Leaves the job: waits until all requests of this process have ended, and tells the others, so that they do not take it
-    /// for failed. Nothing can be sent any more. Returns the processes that have not answered by `deadline`.
-    ///
-    /// Events that come meanwhile are kept for [`Mesh::poll`]; the last messages for this process among them, so take them
-    /// before, or after.
-    ///
-    /// # Errors
-    /// The mesh does not work.
-    pub fn leave(&mut self, deadline: impl Into<Deadline>) -> Result<Vec<Rank>, MeshError> {
-        let deadline = deadline.into();
-        self.peers[self.me.index()].state = PeerState::Left;
-        while self.is_sending() && !deadline.passed() {
-            self.progress()?;
-            self.sleep(deadline)?;
-        }
-        let others = self.peers.iter().map(|peer| peer.card.rank);
-        self.leaving = others.filter(|rank| self.is_living(*rank)).collect();
-        while !self.leaving.is_empty() && !deadline.passed() {
-            self.say_goodbye()?;
-            let pause = Instant::now() + super::progress::GOODBYE;
-            while !self.leaving.is_empty() && Instant::now() < pause && !deadline.passed() {
-                self.progress()?;
-                self.sleep(pause)?;
-            }
-        }
-        Ok(self.leaving.iter().copied().collect())
-    }
-
-    fn is_sending(&self) -> bool {
-        let lanes = self.lanes.iter();
-        let mut busy = lanes.filter(|lane| {
-            !lane.backlog.is_empty() || !lane.again.is_empty() || !lane.under_way.is_empty()
-        });
-        busy.next().is_some()
-    }
-
-    /// Tells those who have not answered that this process leaves, a few at a time.
-    fn say_goodbye(&mut self) -> Result<(), MeshError> {
-        let some: Vec<Rank> = self.leaving.iter().copied().take(32).collect();
-        for rank in some {
-            self.tell(rank, true, Body::Leave)?;
-        }
-        Ok(())
-    }
-
-    /// A process leaves, or knows that this one does.
-    pub(super) fn hear_leave(&mut self, from: Rank, answer: bool) -> Result<(), MeshError> {
-        self.leaving.remove(&from);
-        if !answer {
-            return Ok(());
-        }
-        self.tell(from, false, Body::Leave)?;
-        if self.is_living(from) {
-            self.gone(&[from], PeerState::Left)?;
-            self.events.push_back(Event::Left(from));
-        }
-        Ok(())
-    }
 }
 
 /// Whether the peer's end refused a request.
 fn is_refusal(failure: &Failure) -> bool {
     matches!(
         failure.status,
-        IBV_WC_REM_INV_REQ_ERR
-            | IBV_WC_REM_ACCESS_ERR
-            | IBV_WC_REM_OP_ERR
-            | IBV_WC_REM_ABORT_ERR
+        IBV_WC_REM_INV_REQ_ERR | IBV_WC_REM_ACCESS_ERR | IBV_WC_REM_OP_ERR | IBV_WC_REM_ABORT_ERR
     )
 }

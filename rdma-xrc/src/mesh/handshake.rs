@@ -8,9 +8,7 @@
 use std::time::{Duration, Instant};
 
 use rdma_qp::xrc::{XrcSend, XrcTarget};
-use rdma_qp::{
-    ConnectError, Endpoint, EndpointError, GidEntry, Negotiated, Peer, Qp, Rc, Timing,
-};
+use rdma_qp::{ConnectError, Endpoint, EndpointError, GidEntry, Negotiated, Peer, Qp, Rc, Timing};
 
 use super::note::{Body, Role};
 

@@ -8,6 +8,7 @@ use rdma_qp::{BufferPool, Cq, Device, GidEntry, Pd, Refill, RemoteRegion};
 use super::card::{Card, CardError};
 use super::error::{MeshError, step};
 use super::lane::Lane;
+use super::leave::Departure;
 use super::mail::{self, Mail};
 use super::targets::Targets;
 use super::{Inbox, Layout, Mesh, Options, Over, Peer, PeerState, Rank};
@@ -175,7 +176,7 @@ impl Joining {
             unclaimed: HashMap::new(),
             wanted: VecDeque::new(),
             connecting: BTreeSet::new(),
-            leaving: BTreeSet::new(),
+            departure: Departure::Stays,
             events: VecDeque::new(),
             next_op: 0,
             next_life: 0,

@@ -85,7 +85,10 @@ impl Mail {
             drop(self.inbox.queue_mut().take_buffer(done));
             return Ok(None);
         }
-        let note = self.inbox.take(done).and_then(|message| Note::decode(&message));
+        let note = self
+            .inbox
+            .take(done)
+            .and_then(|message| Note::decode(&message));
         self.top_up()?;
         Ok(note)
     }

@@ -80,6 +80,7 @@ mod handshake;
 mod join;
 mod lane;
 mod layout;
+mod leave;
 mod mail;
 mod note;
 mod operate;
@@ -105,6 +106,7 @@ pub use options::{Options, Over};
 use crate::XrcSrq;
 use card::Card;
 use lane::{Lane, Phase};
+use leave::Departure;
 use mail::Mail;
 use targets::Targets;
 
@@ -219,8 +221,7 @@ pub struct Mesh {
     /// Lanes that wait for their turn to connect, and those that are at it.
     wanted: VecDeque<usize>,
     connecting: BTreeSet<usize>,
-    /// Who was told that this process leaves, and has not answered.
-    leaving: BTreeSet<Rank>,
+    departure: Departure,
     events: VecDeque<Event>,
     next_op: u64,
     next_life: u32,

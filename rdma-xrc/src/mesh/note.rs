@@ -121,7 +121,8 @@ impl Note {
         if head[..4] != MAGIC || head[4] != VERSION {
             return None;
         }
-        let word = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let word =
+            |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let body = match head[5] {
             1 => Body::Hello {
                 role: match head[6] {

@@ -13,8 +13,6 @@ use super::{Event, Inbox, Mesh, Message, Rank};
 const BATCH: usize = 32;
 /// The clock is looked at when so much has passed, if nothing is due earlier.
 const IDLE: Duration = Duration::from_secs(1);
-/// Time until a goodbye is repeated.
-pub(super) const GOODBYE: Duration = Duration::from_millis(100);
 /// Where a probe writes nothing to.
 const NOWHERE: RemoteAddr = RemoteAddr {
     addr: 0,
@@ -174,7 +172,10 @@ impl Mesh {
                 self.events.push_back(Event::Message(message));
             }
             None if qp_num == 0 => {
-                tracing::error!(me = self.me.0, "a message came by a QP that is gone: dropped");
+                tracing::error!(
+                    me = self.me.0,
+                    "a message came by a QP that is gone: dropped"
+                );
             }
             None => self.unclaimed.entry(qp_num).or_default().push_back(inner),
         }
@@ -190,6 +191,7 @@ impl Mesh {
                 self.tell(reader, true, part)?;
             }
         }
+        self.go_on_leaving(now)?;
         if let Some(heartbeat) = self.options.heartbeat {
             self.probe_quiet(now, heartbeat)?;
             self.next_tick = self.next_tick.min(now + heartbeat / 2);
@@ -200,7 +202,8 @@ impl Mesh {
         });
         let lists = self.targets.as_ref().and_then(|targets| targets.next());
         let wanted = (!self.wanted.is_empty()).then_some(now + Duration::from_millis(10));
-        let due = asks.chain(lists).chain(wanted).min();
+        let goodbyes = self.departure.next(now);
+        let due = asks.chain(lists).chain(wanted).chain(goodbyes).min();
         self.next_tick = due.map_or(self.next_tick, |due| due.min(self.next_tick));
         Ok(())
     }

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use rdma_qp::xrc::{XrcDomain, XrcTarget};
 use rdma_qp::{Completion, Cq, Endpoint, GidEntry, Timing};
 
+use super::Rank;
 use super::error::{MeshError, step};
 use super::handshake::{Handshake, Heard};
 use super::note::{Behind, Body, MOST_TARGETS};
-use super::Rank;
 
 /// Time until a part of the list that is not acknowledged is sent again.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -93,7 +93,12 @@ impl Job {
     /// Polls until so many handles of targets of others are open.
     pub fn until_opened(&mut self, wanted: usize) {
         let until = Instant::now() + LIMIT;
-        let opened = |job: &Job| job.meshes.iter().map(|mesh| mesh.counts().opened).sum::<usize>();
+        let opened = |job: &Job| {
+            job.meshes
+                .iter()
+                .map(|mesh| mesh.counts().opened)
+                .sum::<usize>()
+        };
         while opened(self) < wanted {
             assert!(Instant::now() < until, "targets are not open");
             self.turn(|rank, event| panic!("{rank}: {event:?}"));

@@ -2,5 +2,7 @@
 
 mod hundred;
 mod job;
+mod nodes;
+mod resident;
 mod small;
 mod traffic;

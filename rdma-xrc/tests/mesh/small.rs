@@ -136,14 +136,25 @@ fn what_cannot_be_sent_is_refused_with_the_cure() {
         let mut job = Job::new(1, 2, over, &options);
         let mesh = &mut job.meshes[0];
         let refused = mesh.send(Rank(1), &[0; 101]).unwrap_err().to_string();
-        assert!(refused.contains("limit of 100") && refused.contains("region"), "{refused}");
+        assert!(
+            refused.contains("limit of 100") && refused.contains("region"),
+            "{refused}"
+        );
         let refused = mesh.send(Rank(0), b"").unwrap_err();
         assert!(matches!(refused, SendError::Itself(Rank(0))));
         let refused = mesh.send(Rank(2), b"").unwrap_err().to_string();
-        assert_eq!(refused, "the job has no process 2: it has 2 processes, counted from 0");
+        assert_eq!(
+            refused,
+            "the job has no process 2: it has 2 processes, counted from 0"
+        );
         let mr = mesh.pd().register(Memory::zeroed(8), Access::LOCAL_WRITE);
         let mr = mr.unwrap();
-        assert!(mesh.region(Rank(1), 0).unwrap_err().to_string().contains("offers 0 regions"));
+        assert!(
+            mesh.region(Rank(1), 0)
+                .unwrap_err()
+                .to_string()
+                .contains("offers 0 regions")
+        );
         let nowhere = mr.remote().at(0);
         let refused = mesh.write(Rank(1), mr.all(), nowhere).unwrap_err();
         assert!(matches!(refused, SendError::Connecting(Rank(1))) && refused.is_busy());

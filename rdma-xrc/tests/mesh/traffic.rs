@@ -37,7 +37,12 @@ impl Checked {
 
     pub fn check(&mut self, got: &Message) {
         let (body, own_sum) = got.split_last_chunk::<8>().unwrap();
-        assert_eq!(sum(body).to_be_bytes(), *own_sum, "the bytes of {}", got.from);
+        assert_eq!(
+            sum(body).to_be_bytes(),
+            *own_sum,
+            "the bytes of {}",
+            got.from
+        );
         let word = |at: usize| u32::from_be_bytes(got[at..at + 4].try_into().unwrap());
         assert_eq!(word(0), got.from.0, "who sent it");
         assert_eq!(word(4), self.me.0, "for whom it is");
