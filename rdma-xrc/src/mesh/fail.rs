@@ -1,5 +1,7 @@
 //! What becomes of a way that failed, and of those behind it.
 
+use std::time::Duration;
+
 use rdma_core_sys::{
     IBV_WC_REM_ABORT_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR,
     IBV_WC_RETRY_EXC_ERR, rules,
@@ -11,12 +13,16 @@ use super::lane::{Phase, UnderWay, Waiting};
 use super::{Event, Mesh, NotDone, PeerState, Rank, Why};
 
 impl Mesh {
-    /// How long it takes at most until a peer's death is reported, on a way that is up, while this process polls: the
-    /// heartbeat, and four times the time of all repetitions. `None`: for ever, without heartbeat.
+    /// How long it takes at most until the death of a peer is reported, on a way that is up, while this process polls.
+    /// `None`: for ever, without heartbeat.
     ///
-    /// Why four times: devices may take so much longer than they are told (`ibv_modify_qp(3)`, `timeout`).
-    pub fn notices_within(&self) -> Option<std::time::Duration> {
-        Some(self.options.heartbeat? + 4 * self.options.timing.budget()?)
+    /// That is one and a half heartbeats, because it is looked twice in each, and four times the time of all repetitions, because
+    /// devices may take so much longer than they are told (`ibv_modify_qp(3)`, `timeout`). On XRC it holds for the death of a node.
+    /// The processes of one node are probed in turn, so the death of one of them takes a heartbeat more for each other one, if
+    /// nobody sends to it before.
+    pub fn notices_within(&self) -> Option<Duration> {
+        let heartbeat = self.options.heartbeat?;
+        Some(heartbeat + heartbeat / 2 + 4 * self.options.timing.budget()?)
     }
 
     /// A request failed, the first of its way or one behind it.
@@ -136,10 +142,8 @@ impl Mesh {
         self.connecting.remove(&at);
         let lane = &mut self.lanes[at];
         if let Some((sender, _)) = lane.end.take() {
+            // Who is behind it stays known: messages that came by it may be in the CQ still.
             self.lane_of.remove(&sender.qp_num());
-            if !self.is_xrc() {
-                self.behind.remove(&sender.qp_num());
-            }
         }
         self.lanes[at].phase = Phase::Idle;
         self.drop_waiting(at);

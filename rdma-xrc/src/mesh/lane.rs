@@ -142,8 +142,9 @@ pub(super) struct Lane {
     pub(super) host: Option<Rank>,
     /// Something succeeded since the clock was looked at last.
     pub(super) heard: bool,
-    /// Whose turn it is to be probed.
+    /// Whose turn it is to be probed, and when somebody was.
     pub(super) probed: usize,
+    pub(super) probed_at: Instant,
 }
 
 impl Lane {
@@ -159,6 +160,7 @@ impl Lane {
             host: None,
             heard: false,
             probed: 0,
+            probed_at: now,
         }
     }
 

@@ -7,6 +7,7 @@ use rdma_qp::Deadline;
 
 use super::error::MeshError;
 use super::note::Body;
+use super::targets::Targets;
 use super::{Event, Mesh, PeerState, Rank};
 
 /// Time until a goodbye is repeated.
@@ -106,7 +107,9 @@ impl Mesh {
                 let waiting = lane.backlog.len() + lane.again.len();
                 waiting + lane.under_way.len() > 0
             });
-            if is_sending {
+            // Its targets live on if the others of the node have them open.
+            let is_read = self.targets.as_ref().is_none_or(Targets::is_read);
+            if is_sending || !is_read {
                 return Ok(());
             }
             self.departure = Departure::Telling {

@@ -68,9 +68,6 @@ impl Mesh {
 
     /// Sleeps until something completes, something is due, or `deadline`.
     pub(super) fn sleep(&mut self, deadline: impl Into<Deadline>) -> Result<(), MeshError> {
-        if !self.events.is_empty() {
-            return Ok(());
-        }
         let due = self.next_timeout();
         let left = deadline.into().remaining().unwrap_or(due);
         let done = self.cq.wait_any(due.min(left));
@@ -216,9 +213,11 @@ impl Mesh {
             if std::mem::take(&mut lane.heard) {
                 lane.quiet_since = now;
             }
-            let quiet = now.duration_since(lane.quiet_since) >= heartbeat;
-            // What is under way proves as much as a probe.
-            if lane.phase == Phase::Up && lane.under_way.is_empty() && quiet {
+            // What is under way proves as much as a probe; but on XRC only of the processes that it is for.
+            let quiet = lane.under_way.is_empty() && lane.quiet_since + heartbeat <= now;
+            let due = self.targets.is_some() && lane.probed_at + heartbeat <= now;
+            if lane.phase == Phase::Up && (quiet || due) {
+                lane.probed_at = now;
                 self.probe(at)?;
             }
         }

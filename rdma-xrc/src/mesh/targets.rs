@@ -206,6 +206,12 @@ impl Targets {
         behind.map(|reader| reader.next).min()
     }
 
+    /// Whether all processes of the node know the whole list.
+    pub(super) fn is_read(&self) -> bool {
+        let mut readers = self.readers.iter();
+        readers.all(|reader| reader.knows == self.list.len())
+    }
+
     /// Initiators that have a target here.
     pub(super) fn initiators(&self) -> impl Iterator<Item = Rank> {
         self.made.keys().copied()

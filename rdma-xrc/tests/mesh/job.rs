@@ -25,7 +25,11 @@ pub struct Node {
 
 impl Node {
     pub fn new() -> Node {
-        let name = rdma_soft::add_device(Profile::default()).unwrap();
+        Node::with(Profile::default())
+    }
+
+    pub fn with(profile: Profile) -> Node {
+        let name = rdma_soft::add_device(profile).unwrap();
         let device = Device::open(rdma_soft::verbs(), &name).unwrap();
         let domain = XrcDomain::anonymous(&device).unwrap();
         Node { device, domain }
@@ -58,17 +62,44 @@ pub struct Job {
 
 impl Job {
     pub fn new(nodes: u32, per_node: u32, over: Transports, options: &Options) -> Job {
-        Job::make(nodes, per_node, over, options, 0)
+        Job::of(Layout::even(nodes, per_node), over, options)
+    }
+
+    pub fn of(layout: Layout, over: Transports, options: &Options) -> Job {
+        Job::make(layout, over, options, 0, &Profile::default())
     }
 
     /// Each process offers a region of 64 bytes.
     pub fn with_regions(nodes: u32, per_node: u32, over: Transports, options: &Options) -> Job {
-        Job::make(nodes, per_node, over, options, 64)
+        let layout = Layout::even(nodes, per_node);
+        Job::make(layout, over, options, 64, &Profile::default())
     }
 
-    fn make(nodes: u32, per_node: u32, over: Transports, options: &Options, size: usize) -> Job {
-        let layout = Layout::even(nodes, per_node);
-        let nodes: Vec<Node> = (0..nodes).map(|_| Node::new()).collect();
+    /// Frames between the nodes have these faults.
+    pub fn on_bad_network(
+        nodes: u32,
+        per_node: u32,
+        over: Transports,
+        options: &Options,
+        faults: &str,
+    ) -> Job {
+        let profile = Profile {
+            faults: faults.parse().unwrap(),
+            ..Profile::default()
+        };
+        Job::make(Layout::even(nodes, per_node), over, options, 0, &profile)
+    }
+
+    fn make(
+        layout: Layout,
+        over: Transports,
+        options: &Options,
+        size: usize,
+        profile: &Profile,
+    ) -> Job {
+        let nodes: Vec<Node> = (0..layout.nodes())
+            .map(|_| Node::with(profile.clone()))
+            .collect();
         let ranks = (0..layout.processes() as u32).map(Rank);
         let mut joining: Vec<Joining> = ranks
             .map(|me| nodes[layout.node_of(me).unwrap()].begin(over, &layout, me, options))
@@ -104,6 +135,28 @@ impl Job {
             self.turn(|rank, event| panic!("{rank}: {event:?}"));
         }
         assert_eq!(opened(self), wanted);
+    }
+
+    /// Nothing gets from or to a node any more.
+    pub fn cut_off(&self, node: usize) {
+        let address = |node: &Node| {
+            node.device
+                .port(1)
+                .unwrap()
+                .best_gid()
+                .unwrap()
+                .entry()
+                .gid
+                .ip()
+        };
+        let cut = &self.nodes[node];
+        for other in &self.nodes {
+            let names = (other.device.name(), cut.device.name());
+            if names.0 != names.1 {
+                assert!(rdma_soft::partition(names.0, address(cut), true));
+                assert!(rdma_soft::partition(names.1, address(other), true));
+            }
+        }
     }
 
     pub fn qps(&self, transport: Transport) -> usize {

@@ -1,5 +1,6 @@
 //! Meshes, over RC and over XRC.
 
+mod contained;
 mod hundred;
 mod job;
 mod nodes;
