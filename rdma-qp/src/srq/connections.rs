@@ -5,7 +5,8 @@ use std::fmt;
 
 use crate::cq::Completion;
 use crate::number::NumberHasher;
-use crate::qp::{Qp, Transport};
+use crate::qp::{Qp, Transport, XrcTarget};
+use crate::wr_id::QueueKind;
 
 /// The program's own record of each connection, found by the completions of its QP.
 ///
@@ -37,8 +38,8 @@ pub struct Connections<T> {
 }
 
 struct Entry<T> {
-    /// Ids of the CQs of the QP.
-    cqs: (u32, u32),
+    /// Ids of the CQs of the QP; an XRC target has none, and its completions are receives of any SRQ of its domain.
+    cqs: Option<(u32, u32)>,
     value: T,
 }
 
@@ -53,8 +54,16 @@ impl<T> Connections<T> {
     /// Enters the connection of `qp`. The record that was there for its number comes back: that of a QP that is gone, or a
     /// former one of this QP.
     pub fn insert<R: Transport>(&mut self, qp: &Qp<R>, value: T) -> Option<T> {
-        let cqs = qp.cq_ids();
-        let before = self.by_qp.insert(qp.qp_num(), Entry { cqs, value });
+        self.enter(qp.qp_num(), Some(qp.cq_ids()), value)
+    }
+
+    /// Enters the connection that an XRC target is the end of, as [`Connections::insert`].
+    pub fn insert_target(&mut self, target: &XrcTarget, value: T) -> Option<T> {
+        self.enter(target.qp_num(), None, value)
+    }
+
+    fn enter(&mut self, qp_num: u32, cqs: Option<(u32, u32)>, value: T) -> Option<T> {
+        let before = self.by_qp.insert(qp_num, Entry { cqs, value });
         before.map(|entry| entry.value)
     }
 
@@ -108,7 +117,10 @@ impl<T> Entry<T> {
     #[inline]
     fn reports(&self, done: &Completion) -> bool {
         let cq = done.ticket.cq();
-        cq == self.cqs.0 || cq == self.cqs.1
+        match self.cqs {
+            Some((send, recv)) => cq == send || cq == recv,
+            None => done.queue == QueueKind::SharedRecv,
+        }
     }
 }
 
