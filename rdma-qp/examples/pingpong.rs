@@ -17,8 +17,8 @@ use std::time::Instant;
 use common::{LIMIT, Options, Result};
 use rdma_qp::exchange::{Exchange, tcp};
 use rdma_qp::{
-    Access, Connects, Cq, Device, Grh, Memory, Mr, Op, PathOptions, Pd, Peer, QKey, Qp, Timing, Ud,
-    op,
+    Access, Connects, Cq, Device, Grh, Memory, Mr, Op, PathOptions, Pd, Peer, QKey, Qp, RecvQueue,
+    Timing, Ud, op,
 };
 
 const ROUNDS: u32 = 1000;
@@ -58,7 +58,7 @@ fn end(device: &Device, peer: &mut tcp::Channel, transport: &str, first: bool) -
 }
 
 /// RC and UC differ in their type only. What a transport does not have does not compile: READ on UC, say.
-fn connected<T: Connects>(
+fn connected<T: Connects + RecvQueue>(
     mut qp: Qp<T>,
     device: &Device,
     peer: &mut tcp::Channel,

@@ -155,7 +155,7 @@ impl<T> fmt::Debug for Attachments<T> {
             f,
             "Attachments({} of the {} of QP {:#x})",
             self.len(),
-            self.queue.kind,
+            self.queue.kind(),
             self.queue.qp_num()
         )
     }

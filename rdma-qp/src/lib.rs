@@ -95,8 +95,8 @@ pub use ah::{Ah, AhError, Destination, DestinationError, Grh, GrhError, NotAGrou
 pub use attach::Attachments;
 pub use buffer::{Buffer, BufferNotPosted, BufferPool};
 pub use cq::{
-    Armed, CloseCqError, Completion, Cq, CreateCqError, Failure, PollError, Root, Sender, Success,
-    Ticket, WaitError,
+    Armed, CloseCqError, Completion, Completions, Cq, CreateCqError, Failure, PollError, Root,
+    Sender, Success, Ticket, WaitError,
 };
 pub use deadline::Deadline;
 pub use device::{AllocPdError, AsyncEvent, Device, DeviceInfo, OpenError};
@@ -118,8 +118,8 @@ pub use qp::{
     GidProblem, Global, MeasureError, Modified, ModifyError, ModifyReport, NOTHING, Negotiated, Op,
     Path, PathOptions, PostError, PostFlags, Problem, Qp, QpBuilder, QpRef, QpRefGidError,
     QpSnapshot, QueryQpError, Rc, RdmaRead, RdmaWrite, RecoverError, RecoverProblem, Recovered,
-    Recovery, RecvQueue, RefDrainError, RefDrained, ToErr, ToInit, ToInitUd, ToReset, ToRtr, ToRtrUd, ToRts,
-    ToRtsUd, ToSqd, Transition, TransitionOf, Transport, Uc, Ud, op,
+    Recovery, RecvQueue, RefDrainError, RefDrained, Sends, ToErr, ToInit, ToInitUd, ToReset, ToRtr,
+    ToRtrUd, ToRts, ToRtsUd, ToSqd, Transition, TransitionOf, Transport, Uc, Ud, op,
 };
 pub use raw::memory::Memory;
 pub use raw::pd::Holder;
@@ -127,8 +127,8 @@ pub use report::FailureReport;
 pub use rtt::Rtt;
 pub use shared::{AnyOp, Behind, Shared, SharedQp, SharedSlice};
 pub use srq::{
-    BadHeader, Basic, CloseSrqError, ConnectionId, Connections, CreateSrqError, Message, Receives, Refill,
-    RefillError, Srq, SrqBuilder, SrqError, SrqKind,
+    BadHeader, Basic, CloseSrqError, ConnectionId, Connections, CreateSrqError, Message, Receives,
+    Refill, RefillError, Srq, SrqBuilder, SrqError, SrqKind,
 };
 pub use units::{AckTimeout, OutOfRange, PathMtu, Psn, RetryCount, RnrRetry, RnrTimer, Timing};
 pub use window::{BindWindow, Window, WindowError};

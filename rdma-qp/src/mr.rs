@@ -161,7 +161,7 @@ impl Mr {
     ///
     /// # Errors
     /// They are not all inside the region.
-    #[inline]
+    #[inline(always)]
     pub fn slice(&self, offset: usize, len: usize) -> Result<MrSlice<'_>, OutOfRegion> {
         match self.region().slice(offset, len) {
             Some(local) => Ok(MrSlice(local)),
@@ -178,6 +178,7 @@ impl Mr {
     }
 
     #[cold]
+    #[inline(never)]
     fn outside(&self, offset: usize, len: usize) -> OutOfRegion {
         OutOfRegion {
             offset,

@@ -25,6 +25,8 @@ use std::fmt;
 
 /// What a mark grows by from one request to the next.
 pub(crate) const STEP: u64 = 1 << SEQUENCE_SHIFT;
+/// What a `wr_id` grows by from one slot to the next.
+pub(crate) const SLOT_UNIT: usize = 1 << OPERATION_BITS;
 /// Bits below the sequence.
 pub(crate) const SEQUENCE_SHIFT: u32 = OPERATION_BITS + SLOT_BITS;
 /// Bits of the operation.
@@ -35,8 +37,10 @@ pub(crate) const OPERATION_MASK: u64 = (1 << OPERATION_BITS) - 1;
 const SLOT_BITS: u32 = 20;
 /// Slots of shared receive queues have this bit, those of the queues of QPs have not.
 pub(crate) const SHARED: u32 = 1 << (SLOT_BITS - 1);
+/// What no `wr_id` is near: no queue and no shared receive queue has the last slot.
+pub(crate) const NOBODY: u64 = ((1 << SLOT_BITS) - 1) << OPERATION_BITS;
 /// Number of queues that one completion queue can tell apart, and of shared receive queues that a process can.
-pub(crate) const MAX_SLOTS: u32 = SHARED;
+pub(crate) const MAX_SLOTS: u32 = SHARED - 1;
 
 /// Which queue of a QP a request or completion belongs to.
 ///

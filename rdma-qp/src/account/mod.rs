@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use queue::{Ending, Queue, Retired};
+pub(crate) use queue::{Ending, Outcomes, Queue, Retired};
 pub(crate) use room::Room;
 pub(crate) use shared::{Seen, Share, Shared};
 
@@ -28,7 +28,7 @@ pub(crate) enum Books {
 impl Books {
     pub(crate) fn kind(&self) -> QueueKind {
         match self {
-            Books::Queue(queue) => queue.kind,
+            Books::Queue(queue) => queue.kind(),
             Books::Shared(_) => QueueKind::SharedRecv,
         }
     }

@@ -46,9 +46,9 @@ struct Poster {
     lives: AtomicU64,
 }
 
-/// Written by the poller only, but for `reset`.
+/// Written by the poller only, but for `reset`; and what a completion says of its queue.
 #[repr(align(64))]
-struct Poller {
+pub(crate) struct Outcomes {
     /// Requests below this one have an outcome.
     retired: AtomicU64,
     /// Set by the poster when it has moved the floor; taken back by the poller when it has seen it.
@@ -60,20 +60,83 @@ struct Poller {
     discarded: AtomicU64,
     /// First request of this life that did not succeed; 0 while there is none.
     first_error: AtomicU64,
+    /// Number of the QP.
+    qp_num: u32,
+    /// Bytes that the device writes into each receive before the message.
+    header: u32,
+    kind: QueueKind,
+}
+
+impl Outcomes {
+    const fn new(kind: QueueKind, first: u64, header: u32) -> Outcomes {
+        Outcomes {
+            retired: AtomicU64::new(first),
+            reset: AtomicBool::new(false),
+            held: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            flushed: AtomicU64::new(0),
+            discarded: AtomicU64::new(0),
+            first_error: AtomicU64::new(0),
+            qp_num: 0,
+            header,
+            kind,
+        }
+    }
+
+    /// Those of no queue: no `wr_id` is of its next request, because no queue has such a slot.
+    pub(crate) const fn none() -> Outcomes {
+        Outcomes::new(QueueKind::Send, wr_id::NOBODY, 0)
+    }
+
+    /// Number of the QP that the queue is of.
+    #[inline(always)]
+    pub(crate) fn qp_num(&self) -> u32 {
+        self.qp_num
+    }
+
+    /// Which queue it is.
+    #[inline(always)]
+    pub(crate) fn kind(&self) -> QueueKind {
+        self.kind
+    }
+
+    /// Bytes that the device writes into each receive before the message.
+    #[inline(always)]
+    pub(crate) fn header(&self) -> u32 {
+        self.header
+    }
+
+    /// Requests below this one have an outcome. The poller alone writes it.
+    #[inline(always)]
+    pub(crate) fn retired(&self) -> &AtomicU64 {
+        &self.retired
+    }
+
+    /// Books the success `wr_id` if it is of the next request, `retired` being what [`Outcomes::retired`] has: that is what it
+    /// is when every request is signaled. `false`: nothing was done, and [`Queue::retire`] knows more.
+    ///
+    /// It does not look whether the queue was reset: whoever resets it closes its place in the table of the CQ, by which
+    /// the poller came here.
+    #[inline(always)]
+    pub(crate) fn retire_next(&self, wr_id: u64, retired: u64) -> bool {
+        // The operation is all that a wr_id has beyond its mark, so any other slot or sequence is further away.
+        if wr_id.wrapping_sub(retired) > wr_id::OPERATION_MASK {
+            return false;
+        }
+        // A load of its own makes one instruction of the addition.
+        let retired = self.retired.load(Relaxed);
+        self.retired.store(retired.wrapping_add(STEP), Release);
+        true
+    }
 }
 
 /// The books of one queue, shared by its poster and its poller.
 pub(crate) struct Queue {
     poster: Poster,
-    poller: Poller,
-    pub(crate) kind: QueueKind,
+    poller: Outcomes,
     pub(crate) slot: u32,
     /// Most requests outstanding at a time; the CQ has room reserved for that many.
     pub(crate) depth: u32,
-    /// Bytes that the device writes into each receive before the message.
-    pub(crate) header: u32,
-    /// Number of the QP.
-    qp_num: u32,
     /// Set to have the regions that wait for this queue looked at by whoever polls its CQ.
     pub(crate) attention: Arc<AtomicBool>,
     /// First request of this queue in its slot, with all 64 bits of its sequence.
@@ -106,20 +169,9 @@ impl Queue {
                 destroyed: AtomicBool::new(false),
                 lives: AtomicU64::new(0),
             },
-            poller: Poller {
-                retired: AtomicU64::new(first),
-                reset: AtomicBool::new(false),
-                held: AtomicU64::new(0),
-                failed: AtomicU64::new(0),
-                flushed: AtomicU64::new(0),
-                discarded: AtomicU64::new(0),
-                first_error: AtomicU64::new(0),
-            },
-            kind,
+            poller: Outcomes::new(kind, first, header),
             slot,
             depth,
-            header,
-            qp_num: 0,
             attention,
             start,
         }
@@ -131,14 +183,28 @@ impl Queue {
     }
 
     /// Number of the QP that the queue is of.
-    #[inline]
     pub(crate) fn qp_num(&self) -> u32 {
-        self.qp_num
+        self.poller.qp_num
+    }
+
+    /// Which queue it is.
+    pub(crate) fn kind(&self) -> QueueKind {
+        self.poller.kind
+    }
+
+    /// Bytes that the device writes into each receive before the message.
+    pub(crate) fn header(&self) -> u32 {
+        self.poller.header
+    }
+
+    /// The poller's side.
+    pub(crate) fn outcomes(&self) -> &Outcomes {
+        &self.poller
     }
 
     /// The same queue, of the QP of that number.
     pub(crate) fn of_qp(mut self, number: u32) -> Queue {
-        self.qp_num = number;
+        self.poller.qp_num = number;
         self
     }
 
@@ -176,6 +242,12 @@ impl Queue {
         self.poster.posted.store(mark.wrapping_add(STEP), Release);
     }
 
+    /// Enters all requests below `mark`, which is the next or a later one, as [`Queue::enter`] does one.
+    #[inline]
+    pub(crate) fn enter_below(&self, mark: u64) {
+        self.poster.posted.store(mark, Release);
+    }
+
     /// Takes the last `count` entries back: the post call refused them.
     #[cold]
     pub(crate) fn withdraw(&self, count: u64) {
@@ -202,20 +274,9 @@ impl Queue {
 
     // ---- the poller's side
 
-    /// Books the success `wr_id` if it is of the next request, which is what it is when every request is signaled.
-    /// `false`: nothing was done, and [`Queue::retire`] knows more.
-    #[inline]
-    pub(crate) fn retire_next(&self, wr_id: u64) -> bool {
-        let retired = self.poller.retired.load(Relaxed);
-        // The operation is all that a wr_id has beyond its mark, so any other slot or sequence is further away.
-        let is_next = wr_id.wrapping_sub(retired) <= wr_id::OPERATION_MASK;
-        if !is_next || self.poller.reset.load(Acquire) {
-            return false;
-        }
-        self.poller
-            .retired
-            .store(retired.wrapping_add(STEP), Release);
-        true
+    /// Whether the poster has begun a new life that the poller has not seen.
+    pub(crate) fn is_reset(&self) -> bool {
+        self.poller.reset.load(SeqCst)
     }
 
     /// Books the completion `wr_id`. `None`: it belongs to no outstanding request of this life, so it is stale.
@@ -353,7 +414,7 @@ impl Queue {
 
     /// The books. Exact whenever neither side is in the middle of a call.
     pub(crate) fn account(&self) -> Account {
-        let Poller {
+        let Outcomes {
             failed,
             flushed,
             discarded,
@@ -393,193 +454,4 @@ impl Queue {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn queue(depth: u32, start: u64) -> Queue {
-        Queue::new(QueueKind::Send, 3, depth, start, 0, Arc::default())
-    }
-
-    fn post(q: &Queue) -> u64 {
-        let mark = q.posted();
-        q.enter(mark);
-        mark
-    }
-
-    fn sum(account: Account) -> u64 {
-        account.succeeded + account.failed + account.flushed + account.discarded + account.pending
-    }
-
-    #[test]
-    fn a_completion_ends_the_unsignaled_before_it() {
-        let q = queue(8, 1);
-        let marks: Vec<u64> = (0..5).map(|_| post(&q)).collect();
-        let done = q.retire(marks[3] | 2, Ending::Success).unwrap();
-        assert_eq!((done.mark, done.covered), (marks[3], 4));
-        q.hold(done);
-        assert_eq!(
-            q.occupied(),
-            5,
-            "room is held until the application has the completion"
-        );
-        assert!(q.release(done));
-        assert_eq!(q.occupied(), 1);
-        let account = q.account();
-        assert_eq!(
-            (account.accepted, account.succeeded, account.pending),
-            (5, 4, 1)
-        );
-    }
-
-    #[test]
-    fn the_next_request_has_a_short_way() {
-        let q = queue(8, 1);
-        let marks: Vec<u64> = (0..3).map(|_| post(&q)).collect();
-        assert!(
-            !q.retire_next(marks[1]),
-            "not the next: unsignaled before it"
-        );
-        assert!(q.retire_next(marks[0] | 4));
-        assert!(!q.retire_next(marks[0] | 4), "not twice");
-        assert!(
-            !q.retire_next(marks[1] ^ 1 << 4),
-            "a queue in another slot's place"
-        );
-        q.begin_new_life();
-        assert!(!q.retire_next(marks[1]), "of a former life");
-        let account = q.account();
-        assert_eq!((account.succeeded, account.discarded), (1, 2));
-    }
-
-    #[test]
-    fn unsignaled_requests_before_an_error_succeeded_and_those_after_it_are_flushed() {
-        let q = queue(8, 100);
-        let marks: Vec<u64> = (0..6).map(|_| post(&q)).collect();
-        q.retire(marks[2], Ending::Error).unwrap();
-        for mark in &marks[3..] {
-            assert_eq!(q.retire(*mark, Ending::Flush).unwrap().covered, 1);
-        }
-        let account = q.account();
-        assert_eq!(
-            (
-                account.succeeded,
-                account.failed,
-                account.flushed,
-                account.pending
-            ),
-            (2, 1, 3, 0)
-        );
-        assert_eq!(sum(account), account.accepted);
-        assert!(q.succeeded_silently(marks[1]) && !q.succeeded_silently(marks[2]));
-    }
-
-    #[test]
-    fn a_former_life_is_fenced_off() {
-        let q = queue(8, 1);
-        let old: Vec<u64> = (0..4).map(|_| post(&q)).collect();
-        let polled = q.retire(old[0], Ending::Success).unwrap();
-        q.hold(polled);
-        q.begin_new_life();
-        assert!(
-            !q.release(polled),
-            "polled before the reset, asked for after it"
-        );
-        assert_eq!(q.occupied(), 0);
-        let new = post(&q);
-        assert_eq!(wr_id::sequence(new), 5, "the sequence goes on");
-        for mark in old {
-            assert!(!q.retire_next(mark));
-            assert_eq!(q.retire(mark, Ending::Success), None);
-        }
-        assert_eq!(q.occupied(), 1);
-        q.retire(new, Ending::Success).unwrap();
-        assert_eq!(q.occupied(), 0);
-        let account = q.account();
-        assert_eq!(
-            (account.succeeded, account.discarded, account.pending),
-            (2, 3, 0)
-        );
-        assert_eq!(sum(account), account.accepted);
-    }
-
-    #[test]
-    fn room_held_by_a_former_life_is_free_after_the_reset() {
-        let q = queue(4, 1);
-        let old = [post(&q), post(&q)];
-        let kept = q.retire(old[0], Ending::Success).unwrap();
-        q.hold(kept);
-        q.retire(old[1], Ending::Error).unwrap();
-        q.begin_new_life();
-        let new = post(&q);
-        assert_eq!(q.occupied(), 1, "before the poller has seen the reset");
-        q.retire(new, Ending::Success).unwrap();
-        assert_eq!(q.occupied(), 0);
-        assert!(q.succeeded_silently(new));
-        assert!(!q.release(kept));
-        assert_eq!(q.occupied(), 0);
-    }
-
-    #[test]
-    fn what_was_never_posted_or_was_reported_already_is_stale() {
-        let q = queue(8, 1);
-        let mark = post(&q);
-        assert_eq!(q.retire(mark + STEP, Ending::Success), None);
-        assert!(q.retire(mark, Ending::Success).is_some());
-        assert_eq!(q.retire(mark, Ending::Success), None);
-        assert_eq!(q.retire(0, Ending::Success), None);
-        assert!(!Queue::none().retire_next(mark));
-    }
-
-    #[test]
-    fn books_go_on_over_the_wrap_of_the_sequence() {
-        let start = (1 << 40) - 2;
-        let q = queue(8, start);
-        let marks: Vec<u64> = (0..4).map(|_| post(&q)).collect();
-        assert_eq!(q.sequence(), start + 4);
-        q.withdraw(3);
-        assert_eq!((q.sequence(), q.account().accepted), (start + 1, 1));
-        assert_eq!(
-            (0..3).map(|_| post(&q)).collect::<Vec<_>>(),
-            marks[1..],
-            "what was refused is posted again"
-        );
-        assert_eq!(q.limit(), q.posted().wrapping_add(4 * STEP));
-        assert_eq!(q.retire(marks[3], Ending::Success).unwrap().covered, 4);
-        let account = q.account();
-        assert_eq!((account.accepted, account.succeeded), (4, 4));
-        let next = Queue::new(QueueKind::Recv, 3, 8, q.sequence(), 0, Arc::default());
-        assert_eq!(next.posted(), q.posted());
-        assert_eq!(next.account().accepted, 0);
-    }
-
-    #[test]
-    fn marks_pass_by_completion_reset_or_end() {
-        let q = queue(8, 1);
-        let first = post(&q);
-        let mark = q.posted();
-        assert!(!q.passed(mark));
-        q.retire(first, Ending::Success);
-        assert!(q.passed(mark));
-
-        post(&q);
-        let mark = q.posted();
-        q.begin_new_life();
-        assert!(q.passed(mark));
-
-        post(&q);
-        let mark = q.posted();
-        assert!(!q.passed(mark));
-        q.end();
-        assert!(q.passed(mark));
-    }
-
-    #[test]
-    fn a_mark_read_during_a_refused_post_passes() {
-        let q = queue(8, 1);
-        post(&q);
-        let mark = q.posted();
-        q.withdraw(1);
-        assert!(q.passed(mark));
-        assert_eq!(q.account().accepted, 0);
-    }
-}
+mod tests;

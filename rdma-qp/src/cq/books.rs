@@ -132,8 +132,9 @@ impl Poller {
             return self.srqs.book(cq, wc);
         };
         let retired = queue.retire(wc.wr_id, ending)?;
+        intake.open(&queue);
         if ending == Ending::Success {
-            return Some((success(cq, &Taken::of(&queue, wc)), retired));
+            return Some((success(cq, &Taken::of(queue.outcomes(), wc)), retired));
         }
         let ticket = Ticket::new(cq, wc.wr_id, true);
         let entry = self
@@ -144,7 +145,7 @@ impl Poller {
         let done = Completion {
             ticket,
             qp_num: queue.qp_num(),
-            queue: queue.kind,
+            queue: queue.kind(),
             outcome: Err(failure),
         };
         if ending == Ending::Error {

@@ -3,6 +3,7 @@
 //! A [`Cq`] has one owner, who polls it: it can move to another thread, but not be shared. It keeps the books of the
 //! queues that report to it, and hands out every completion once, either by [`Cq::poll`] or by [`Cq::wait`].
 
+mod batch;
 mod books;
 mod close;
 mod completion;
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 use rdma_core_sys::ibv_cq;
 
+pub use batch::Completions;
 pub use close::CloseCqError;
 pub use completion::{Completion, Failure, Root, Sender, Success, Ticket};
 pub use events::Armed;
@@ -31,7 +33,7 @@ use crate::account::{Queue, Retired};
 use crate::errno::Errno;
 use crate::qp::QpInfo;
 use crate::raw::cq::CqHandle;
-use crate::raw::intake::{Intake, Look};
+use crate::raw::intake::Intake;
 use crate::raw::pd::PdHandle;
 use crate::report::FailureReport;
 use books::{Entry, Poller, success};
@@ -111,6 +113,13 @@ pub struct Cq {
     failed: Cell<Option<PollError>>,
 }
 
+/// What the long way of [`Cq::poll`] came to.
+enum Polled {
+    Nothing,
+    Found,
+    Failed,
+}
+
 impl Cq {
     pub(crate) fn new(handle: Arc<CqHandle>) -> Cq {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -180,7 +189,7 @@ impl Cq {
     /// Enters a queue of a new QP.
     pub(crate) fn enter(&self, queue: &Arc<Queue>, info: &Arc<QpInfo>, pd: &Arc<PdHandle>) {
         let mut poller = self.poller.borrow_mut();
-        self.intake.enter(queue);
+        self.intake.enter(&self.handle, queue);
         let slot = queue.slot as usize;
         if poller.entries.len() <= slot {
             poller.entries.resize_with(slot + 1, || None);
@@ -200,35 +209,41 @@ impl Cq {
     #[inline(always)]
     pub fn poll(&self) -> Result<Option<Completion>, PollError> {
         // What is usual: the next request of a queue, and it succeeded.
-        match self.intake.look() {
-            Look::Taken(taken) => return Ok(Some(success(self.id, &taken))),
-            // Regions that wait to be freed, if any, are looked at on the long way.
-            Look::Empty if !self.handle.attention.load(Relaxed) || !self.intake.progress() => {
-                return Ok(None);
-            }
-            _ => {}
+        if let Some(taken) = self.intake.look() {
+            return Ok(Some(success(self.id, &taken)));
         }
         // The result comes by way of a cell, so that the compiler need not put the usual one into memory too.
-        if self.poll_on() {
-            Ok(self.found.get())
-        } else {
-            Err(self.failed.take().unwrap_or(PollError::NoChannel))
+        match self.poll_on() {
+            Polled::Nothing => Ok(None),
+            Polled::Found => Ok(self.found.get()),
+            Polled::Failed => Err(self.failed.take().unwrap_or(PollError::NoChannel)),
         }
     }
 
-    /// The way of [`Cq::poll`] for everything else. `false`: it failed.
+    /// The way of [`Cq::poll`] for everything else.
     #[inline(never)]
-    fn poll_on(&self) -> bool {
+    fn poll_on(&self) -> Polled {
+        // Regions that wait to be freed, if any, are looked at on the long way.
+        if self.intake.is_empty()
+            && !(self.handle.attention.load(Relaxed) && self.intake.progress())
+        {
+            return Polled::Nothing;
+        }
         match self.poll_unusual() {
+            Ok(None) => Polled::Nothing,
             Ok(found) => {
                 self.found.set(found);
-                true
+                Polled::Found
             }
             Err(error) => {
                 self.failed.set(Some(error));
-                false
+                Polled::Failed
             }
         }
+    }
+
+    pub(crate) fn intake_mut(&mut self) -> &mut Intake {
+        &mut self.intake
     }
 
     fn poll_unusual(&self) -> Result<Option<Completion>, PollError> {
@@ -240,12 +255,8 @@ impl Cq {
         }
         self.intake.go_on();
         let next = self.next(poller)?;
-        // What a region waits for is progress.
-        if next.is_none()
-            && self.intake.take_progress()
-            && self.handle.attention.swap(false, Relaxed)
-        {
-            self.sweep(poller);
+        if next.is_none() {
+            self.look_after_regions(poller);
         }
         Ok(next.map(|(done, _)| done))
     }
@@ -284,6 +295,17 @@ impl Cq {
         PollError::Cq {
             device: self.device().to_owned(),
             source,
+        }
+    }
+
+    /// Frees the regions that only waited for queues that report here, if some may do, and if there were completions since.
+    fn look_after_regions(&self, poller: &Poller) {
+        // What a region waits for is progress.
+        if self.handle.attention.load(Relaxed)
+            && self.intake.take_progress()
+            && self.handle.attention.swap(false, Relaxed)
+        {
+            self.sweep(poller);
         }
     }
 

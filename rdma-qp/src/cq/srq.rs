@@ -107,7 +107,7 @@ impl Srqs {
                 wc: *wc,
                 qp_num: wc.qp_num,
                 kind: QueueKind::SharedRecv,
-                header: user.map_or(0, |user| user.recv.header),
+                header: user.map_or(0, |user| user.recv.header()),
             };
             return Some((success(cq, &taken), retired));
         }
@@ -174,7 +174,7 @@ impl Cq {
         pd: &Arc<PdHandle>,
         user: SrqUser,
     ) -> Result<(), PollError> {
-        let datagrams = user.recv.header != 0;
+        let datagrams = user.recv.header() != 0;
         self.enter_user(user)?;
         (self.poller.borrow_mut().srqs).enter(share, pd, datagrams, false);
         Ok(())

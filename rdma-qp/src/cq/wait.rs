@@ -99,7 +99,7 @@ impl Cq {
     fn too_late(&self, ticket: &Ticket) -> WaitError {
         let poller = self.poller.borrow();
         let (queue, qp_num, account) = match poller.find(&self.intake, ticket.wr_id()) {
-            Some(Found::Queue(queue)) => (queue.kind, queue.qp_num(), queue.account()),
+            Some(Found::Queue(queue)) => (queue.kind(), queue.qp_num(), queue.account()),
             Some(Found::Srq(share)) => (QueueKind::SharedRecv, 0, share.srq.account()),
             None => return WaitError::Discarded(*ticket),
         };

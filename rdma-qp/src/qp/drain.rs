@@ -14,7 +14,7 @@ use crate::cq::{Completion, Cq, PollError, Root, Ticket};
 use crate::deadline::Deadline;
 use crate::errno::Errno;
 use crate::fd;
-use crate::raw::qp::{Names, NotPosted};
+use crate::raw::post::{Names, NotPosted};
 use crate::wr_id::{self, QueueKind};
 
 /// How the requests of one queue ended while it was drained, unsignaled ones included.
@@ -411,12 +411,16 @@ impl<T: Transport> Qp<T> {
         let names = own
             .as_ref()
             .map_or(Names::Nothing, |own| Names::To(own.datagram()));
-        let posted = self
-            .handle
-            .post_send(Operation::Send, names, std::iter::empty(), |request| {
+        let posted = self.handle.post_send(
+            Operation::Send,
+            None,
+            names,
+            std::iter::empty(),
+            |request| {
                 request.opcode = IBV_WR_SEND;
                 request.send_flags = IBV_SEND_SIGNALED.bits();
-            });
+            },
+        );
         match posted {
             Ok(wr_id) => {
                 self.ring()?;

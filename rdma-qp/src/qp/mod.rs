@@ -29,7 +29,7 @@ pub use inspect::MeasureError;
 pub use modify::{GidProblem, Modified, ModifyError, ModifyReport, Problem};
 pub(crate) use modify::{Handle, check_gid};
 pub(crate) use post::check_recv;
-pub use post::{Doorbell, NOTHING, Op, PostError, PostFlags, op};
+pub use post::{Doorbell, NOTHING, Op, PostError, PostFlags, Sends, op};
 pub use qp_ref::{QpRef, QpRefGidError, RefDrainError, RefDrained};
 pub use recover::{RecoverError, RecoverProblem, Recovered, Recovery};
 pub use sqd::{Change, ChangeError};
@@ -217,12 +217,8 @@ pub struct Qp<T: Transport = Rc> {
     device: Arc<ibv_device_attr>,
     /// Ids of the CQs of its two queues.
     cqs: (u32, u32),
-    /// Longest message of its port; known from INIT on.
-    max_msg_sz: u32,
     /// Unsignaled sends at the end of the send queue.
     silence: post::Silence,
-    /// The error of the post that is under way.
-    refused: Option<PostError>,
     /// What the peer may do, for `connect`.
     access: crate::pd::Access,
     /// What `endpoint` told the peer.
@@ -275,6 +271,10 @@ impl<T: Transport> Qp<T> {
     /// The library refused.
     pub fn query(&self) -> Result<QpSnapshot, QueryQpError> {
         modify::snapshot(&self.handle, &self.info, T::RULES)
+    }
+
+    pub(crate) fn handle_mut(&mut self) -> &mut QpHandle {
+        &mut self.handle
     }
 
     /// Ids of the CQs of its two queues.

@@ -226,10 +226,6 @@ impl Qp<Ud> {
     pub(crate) fn handle(&self) -> &QpHandle {
         &self.handle
     }
-
-    pub(crate) fn handle_mut(&mut self) -> &mut QpHandle {
-        &mut self.handle
-    }
 }
 
 impl<T: Transport> Qp<T> {

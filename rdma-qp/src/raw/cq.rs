@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rdma_core_sys::*;
 
 use super::context::ContextHandle;
+use super::table::Table;
 use super::{pointer, status};
-use crate::account::Room;
+use crate::account::{Queue, Room};
 use crate::errno::Errno;
 use crate::wr_id::MAX_SLOTS;
 
@@ -25,6 +26,8 @@ pub(crate) struct Slots {
     free: Vec<(u32, u64)>,
     /// Slots ever used.
     used: u32,
+    /// By slot.
+    table: Arc<Table>,
 }
 
 /// A completion queue.
@@ -123,6 +126,19 @@ impl CqHandle {
     pub(crate) fn release(&self, slot: u32, entries: u32, next: u64) {
         self.room.release(entries);
         self.slots().free.push((slot, next));
+    }
+
+    /// The table, with a place for a queue, which is opened. The poller holds the queue until the place is another's.
+    pub(super) fn enter(&self, queue: &Queue) -> Arc<Table> {
+        let mut slots = self.slots();
+        slots.table = slots.table.grown(queue.slot);
+        slots.table.open(queue);
+        slots.table.clone()
+    }
+
+    /// Keeps the poller from the short way to a queue that was reset, which its books know already.
+    pub(super) fn close(&self, queue: &Queue) {
+        self.slots().table.close(queue.slot);
     }
 
     /// Asks for one event at the next completion.

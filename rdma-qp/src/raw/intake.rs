@@ -1,22 +1,25 @@
 //! What a poller takes off a completion queue, and the short way from a completion to the books of its queue.
 
 use std::cell::{Cell, UnsafeCell};
-use std::ptr::NonNull;
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use rdma_core_sys::*;
 
 use super::cq::CqHandle;
 use super::errno_of;
-use crate::account::Queue;
+use super::table::{Parts, Table};
+use crate::account::{Outcomes, Queue};
+use crate::cq::Cq;
 use crate::errno::Errno;
 use crate::wr_id::{self, QueueKind};
 
 /// Completions taken from the device by one call.
 pub(crate) const BATCH: usize = 32;
 
-/// A place that is in no batch.
-const NOWHERE: usize = BATCH + 1;
+/// So many left that it is no number of a batch: other completions go first.
+const LATER: usize = usize::MAX;
 
 /// Completions that were taken from the device, and the queues that they may be of.
 ///
@@ -24,20 +27,27 @@ const NOWHERE: usize = BATCH + 1;
 /// code but this module's runs. So no two references to their contents ever exist at a time (invariant of this type).
 pub(crate) struct Intake {
     cq: NonNull<ibv_cq>,
-    /// The next completion to be looked at; [`NOWHERE`] while others go first.
-    next: Cell<usize>,
+    /// Completions of the batch that are not looked at; [`LATER`] while others go first. A batch of one that the short way
+    /// takes at once is not noted.
+    left: Cell<usize>,
     /// Completions in the batch.
     filled: Cell<usize>,
+    /// What `table` is made of.
+    places: Cell<Parts>,
     batch: UnsafeCell<[ibv_wc; BATCH]>,
     /// Whether there were completions, as far as the device had none afterwards.
     progress: Cell<bool>,
+    /// The first completion of the last batch but the ones since `progress` was looked after.
+    seen: Cell<u64>,
     /// What the library returned when it failed, until [`Intake::take`] tells it.
     failed: Cell<Option<Errno>>,
-    /// By slot.
+    /// By slot. A queue stays until another takes its slot, and so until its place in the table leads elsewhere.
     queues: UnsafeCell<Vec<Arc<Queue>>>,
+    table: UnsafeCell<Arc<Table>>,
 }
 
-// SAFETY: a CQ may be polled from any thread, one at a time: the type is not Sync. The rest are plain values.
+// SAFETY: a CQ may be polled from any thread, one at a time: the type is not Sync. The table may be used from any thread, and
+// so may the pointer to it that goes along. The rest are plain values.
 unsafe impl Send for Intake {}
 
 /// A completion of a request that was the next of its queue and succeeded. It is booked.
@@ -52,56 +62,175 @@ pub(crate) struct Taken {
 impl Taken {
     /// A completion of a queue of a QP.
     #[inline(always)]
-    pub(crate) fn of(queue: &Queue, wc: &ibv_wc) -> Taken {
+    pub(crate) fn of(queue: &Outcomes, wc: &ibv_wc) -> Taken {
         Taken {
             wc: *wc,
             qp_num: queue.qp_num(),
-            kind: queue.kind,
-            header: queue.header,
+            kind: queue.kind(),
+            header: queue.header(),
         }
     }
 }
 
-/// What the short way came to.
-pub(crate) enum Look {
-    Taken(Taken),
-    /// The next completion is none for the short way, or others go first.
-    Unusual,
-    /// The device has none.
-    Empty,
+/// Who has the intake of a CQ.
+///
+/// # Safety
+/// It is always the same intake, reached through the value alone.
+pub(crate) unsafe trait HasIntake {
+    fn intake(&mut self) -> &mut Intake;
+}
+
+// SAFETY: `intake_mut` returns a field of the CQ.
+unsafe impl HasIntake for Cq {
+    fn intake(&mut self) -> &mut Intake {
+        self.intake_mut()
+    }
+}
+
+/// The rest of a batch, taken by the short way.
+///
+/// Its invariant: from `next` to `end` are the completions of the batch that are not looked at, and `places` are those of the
+/// table; or `end` is `next`, and both may be null. That is so as long as nobody else uses the intake, which is behind
+/// `owner`, borrowed.
+pub(crate) struct Rest<'c, C: HasIntake> {
+    next: *const ibv_wc,
+    end: *const ibv_wc,
+    places: Parts,
+    owner: NonNull<C>,
+    borrowed: PhantomData<&'c mut C>,
+}
+
+impl<'c, C: HasIntake> Rest<'c, C> {
+    #[inline(always)]
+    pub(crate) fn new(owner: &'c mut C) -> Rest<'c, C> {
+        let (next, end, places) = owner.intake().rest();
+        Rest {
+            next,
+            end,
+            places,
+            owner: NonNull::from(owner),
+            borrowed: PhantomData,
+        }
+    }
+
+    /// Tells the intake what was taken.
+    #[inline(always)]
+    fn leave(&mut self) {
+        if self.next.is_null() {
+            return;
+        }
+        // SAFETY: it is borrowed for `'c`, and this is the only reference to it.
+        let intake = unsafe { self.owner.as_mut() }.intake();
+        if intake.left.get() != LATER {
+            // SAFETY: both point into the batch, or behind it.
+            (intake.left).set(unsafe { self.end.offset_from(self.next) } as usize);
+        }
+    }
+
+    /// Does something with the owner of the intake.
+    #[inline(always)]
+    pub(crate) fn with<R>(&mut self, f: impl FnOnce(&mut C) -> R) -> R {
+        self.leave();
+        // Should `f` panic, nothing is for the short way any more.
+        (self.next, self.end) = (ptr::null(), ptr::null());
+        // SAFETY: it is borrowed for `'c`, and this is the only reference to it.
+        let owner = unsafe { self.owner.as_mut() };
+        let result = f(owner);
+        (self.next, self.end, self.places) = owner.intake().rest();
+        result
+    }
+
+    #[inline(always)]
+    pub(crate) fn owner(&self) -> &C {
+        // SAFETY: it is borrowed for `'c`, and whoever changes it here has `&mut self`.
+        unsafe { self.owner.as_ref() }
+    }
+
+    /// As [`Intake::look`], but the device is not asked.
+    #[inline(always)]
+    pub(crate) fn look(&mut self) -> Option<Taken> {
+        if self.next == self.end {
+            return None;
+        }
+        // SAFETY: a completion of the batch (the invariant), to which no other reference exists: the intake has none, and is
+        // not used.
+        let wc = unsafe { &*self.next };
+        if wc.status != IBV_WC_SUCCESS {
+            return None;
+        }
+        // SAFETY: `places` are those of the table (the invariant), and this is the poller, as in the intake.
+        let queue = unsafe { self.places.retire_next(wc.wr_id) }?;
+        // SAFETY: it is not behind the last.
+        self.next = unsafe { self.next.add(1) };
+        Some(Taken::of(queue, wc))
+    }
+}
+
+impl<C: HasIntake> Drop for Rest<'_, C> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.leave();
+    }
 }
 
 impl Intake {
     /// The intake of `cq`, which must outlive it: its owner holds an `Arc` to the handle.
     pub(crate) fn new(cq: &CqHandle) -> Intake {
+        let table = Arc::new(Table::default());
         Intake {
             cq: cq.ptr,
-            next: Cell::new(0),
+            left: Cell::new(0),
             filled: Cell::new(0),
+            places: Cell::new(table.parts()),
             batch: UnsafeCell::new([ibv_wc::zeroed(); BATCH]),
             progress: Cell::new(false),
+            seen: Cell::new(0),
             failed: Cell::new(None),
             queues: UnsafeCell::default(),
+            table: UnsafeCell::new(table),
         }
     }
 
-    /// Looks at the next completion, and books it if it is of the next request of its queue and a success.
+    /// The short way: takes the next completion, and books it, if it is of the next request of its queue and a success.
+    /// `None`: it is not, or there is none, or others go first; [`Intake::take`] knows more, unless the device was
+    /// just asked and had none, which [`Intake::is_empty`] says.
     #[inline(always)]
-    pub(crate) fn look(&self) -> Look {
-        let at = self.next.get();
-        if at != self.filled.get() {
-            return self.judge(at);
+    pub(crate) fn look(&self) -> Option<Taken> {
+        let mut left = self.left.get();
+        if left == 0 {
+            let found = self.ask();
+            if found == 1
+                && let Some(taken) = self.judge(0)
+            {
+                return Some(taken);
+            }
+            if !self.fill(found) || found == 1 {
+                return None;
+            }
+            left = found as usize;
         }
-        let found = self.ask();
-        if (found as u32).wrapping_sub(1) >= BATCH as u32 {
-            return if self.is_empty(found) {
-                Look::Empty
-            } else {
-                Look::Unusual
-            };
+        let taken = self.judge(self.filled.get().wrapping_sub(left))?;
+        self.left.set(left - 1);
+        Some(taken)
+    }
+
+    /// The rest of the batch, from the first to behind the last, and the places of the table.
+    #[inline(never)]
+    fn rest(&mut self) -> (*const ibv_wc, *const ibv_wc, Parts) {
+        let (left, filled) = (self.left.get(), self.filled.get());
+        let from = if left == LATER { filled } else { filled - left };
+        let batch = self.batch.get().cast::<ibv_wc>();
+        // SAFETY: neither number is over that of the batch.
+        let (next, end) = unsafe { (batch.add(from), batch.add(filled)) };
+        (next, end, self.places.get())
+    }
+
+    /// Asks the device for a batch if none is left and no others go first. What it failed with is told by [`Intake::take`].
+    #[inline(always)]
+    pub(crate) fn refill(&mut self) {
+        if self.left.get() == 0 {
+            self.fill(self.ask());
         }
-        self.filled.set(found as usize);
-        self.judge(0)
     }
 
     /// Asks the device for a batch, and returns what it did: how many there are, 0, or that it failed.
@@ -114,41 +243,50 @@ impl Intake {
 
     /// The short way with the completion at a place of the batch.
     #[inline(always)]
-    fn judge(&self, at: usize) -> Look {
+    fn judge(&self, at: usize) -> Option<Taken> {
         // SAFETY: no other reference to the batch exists (the invariant).
-        let Some(wc) = (unsafe { &*self.batch.get() }).get(at) else {
-            return Look::Unusual;
-        };
-        // SAFETY: no other reference to the table exists (the invariant), and it ends with this function.
-        let queues = unsafe { &*self.queues.get() };
-        if wc.status == IBV_WC_SUCCESS
-            && let Some(queue) = queues.get(wr_id::slot(wc.wr_id) as usize)
-            && queue.retire_next(wc.wr_id)
-        {
-            self.next.set(at + 1);
-            return Look::Taken(Taken::of(queue, wc));
-        }
-        self.next.set(at);
-        Look::Unusual
+        let wc = unsafe { &*self.batch.get() }.get(at)?;
+        // SAFETY: `places` are those of `table`, and this is the poller: there is one intake of a CQ, and it is not Sync.
+        let retire = |id| unsafe { self.places.get().retire_next(id) };
+        (wc.status == IBV_WC_SUCCESS)
+            .then(|| retire(wc.wr_id))
+            .flatten()
+            .map(|queue| Taken::of(queue, wc))
     }
 
-    /// What the library returned was no number of completions. `false`: it failed, which [`Intake::take`] tells.
+    /// Whether [`Intake::look`] just found that the device has none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.left.get() == 0 && self.failed.get().is_none()
+    }
+
+    /// Notes what the library returned for the batch. `false`: there is nothing in it, or it failed, which
+    /// [`Intake::take`] tells.
     #[cold]
     #[inline(never)]
-    fn is_empty(&self, found: i32) -> bool {
-        if self.next.get() != 0 {
+    fn fill(&self, found: i32) -> bool {
+        if (1..=BATCH as i32).contains(&found) {
+            self.left.set(found as usize);
+            self.filled.set(found as usize);
+            return true;
+        }
+        // No `wr_id` comes twice, and the device writes to the first place whenever it has one.
+        // SAFETY: no other reference to the batch exists (the invariant).
+        let last = unsafe { &*self.batch.get() }[0].wr_id;
+        if self.seen.replace(last) != last {
             self.progress.set(true);
         }
-        self.next.set(0);
-        self.filled.set(0);
-        let errno = match found {
-            0 => return true,
+        match found {
+            0 => {}
             // A library that claims more than it was asked for cannot be believed.
-            1.. => Errno::EIO,
-            _ => errno_of(found),
-        };
-        self.failed.set(Some(errno));
+            1.. => self.failed.set(Some(Errno::EIO)),
+            _ => self.failed.set(Some(errno_of(found))),
+        }
         false
+    }
+
+    /// What the library failed with, if it did when [`Intake::refill`] asked it.
+    pub(crate) fn take_failure(&self) -> Option<Errno> {
+        self.failed.take()
     }
 
     /// Whether there were completions since [`Intake::take_progress`].
@@ -166,39 +304,42 @@ impl Intake {
         if let Some(errno) = self.failed.take() {
             return Err(errno);
         }
-        if self.next.get() >= self.filled.get() {
-            let found = self.ask();
-            if !(1..=BATCH as i32).contains(&found) {
-                let empty = self.is_empty(found);
-                return if empty { Ok(None) } else { self.take() };
+        if matches!(self.left.get(), 0 | LATER) {
+            self.left.set(0);
+            if !self.fill(self.ask()) {
+                return match self.failed.take() {
+                    Some(errno) => Err(errno),
+                    None => Ok(None),
+                };
             }
-            self.next.set(0);
-            self.filled.set(found as usize);
         }
         Ok(self.take_taken())
     }
 
     /// Takes the next of the completions that were taken off the device already.
     pub(crate) fn take_taken(&self) -> Option<ibv_wc> {
-        let at = self.next.get();
-        if at >= self.filled.get() {
-            return None;
-        }
-        self.next.set(at + 1);
+        let left = self.left.get();
+        let at = self.filled.get().checked_sub(left)?;
         // SAFETY: no other reference to the batch exists (the invariant).
-        unsafe { &*self.batch.get() }.get(at).copied()
+        let taken = unsafe { &*self.batch.get() }[..self.filled.get()]
+            .get(at)
+            .copied();
+        if taken.is_some() {
+            self.left.set(left - 1);
+        }
+        taken
     }
 
     /// Makes the short way stop until [`Intake::go_on`], because other completions go first. The batch is used up.
     pub(crate) fn wait(&self) {
-        self.next.set(NOWHERE);
+        self.left.set(LATER);
         self.filled.set(0);
     }
 
     /// Ends [`Intake::wait`].
     pub(crate) fn go_on(&self) {
-        if self.next.get() == NOWHERE {
-            self.next.set(0);
+        if self.left.get() == LATER {
+            self.left.set(0);
         }
     }
 
@@ -210,16 +351,24 @@ impl Intake {
             .cloned()
     }
 
-    /// Enters a queue at its slot.
-    pub(crate) fn enter(&self, queue: &Arc<Queue>) {
-        let slot = queue.slot as usize;
-        // SAFETY: no other reference to the table exists (the invariant). What runs before this one ends is an allocation
-        // and the drop of a `Queue`, which is plain values.
-        let queues = unsafe { &mut *self.queues.get() };
+    /// Enters a queue at its slot of the CQ, which is that of [`Intake::new`].
+    pub(crate) fn enter(&self, cq: &CqHandle, queue: &Arc<Queue>) {
+        let (slot, entered) = (queue.slot as usize, cq.enter(queue));
+        self.places.set(entered.parts());
+        // SAFETY: no other reference to the tables exists (the invariant). What runs before these end are an allocation and
+        // the drop of a `Queue` and a `Table`, which are plain values.
+        let (queues, table) = unsafe { (&mut *self.queues.get(), &mut *self.table.get()) };
+        *table = entered;
         if queues.len() <= slot {
             queues.resize_with(slot + 1, || Arc::new(Queue::none()));
         }
         queues[slot] = queue.clone();
+    }
+
+    /// Opens the short way to a queue again, after the poller has seen that it was reset.
+    pub(crate) fn open(&self, queue: &Queue) {
+        // SAFETY: no other reference to the table exists (the invariant); this one ends with the statement.
+        unsafe { &*self.table.get() }.open(queue);
     }
 
     /// Numbers of the QPs whose queues still report here.

@@ -22,9 +22,12 @@ mod mcast;
 pub(crate) mod memory;
 pub(crate) mod mw;
 pub(crate) mod pd;
+pub(crate) mod post;
 pub(crate) mod qp;
 mod ring;
+pub(crate) mod run;
 pub(crate) mod srq;
+mod table;
 pub(crate) mod xrc;
 
 use std::ffi::c_int;

@@ -10,7 +10,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rdma_core_sys::*;
@@ -19,6 +19,7 @@ use super::ah::{AddressHandle, Cache};
 use super::context::ContextHandle;
 use super::memory::{Bytes, Memory};
 use super::mw::WindowHandle;
+use super::ring::{FORMS, Form};
 use super::{pointer, status};
 use crate::account::Books;
 use crate::errno::Errno;
@@ -58,12 +59,19 @@ pub(crate) struct Region {
     pub(crate) lkey: u32,
     pub(crate) rkey: u32,
     pub(crate) access: ibv_access_flags,
+    /// Names it among all regions that the process ever had, for [`Form`]s.
+    form: Form,
     /// [`PdHandle::id`] of its PD.
     pd: u64,
-    /// [`PdHandle::id`] once a send queue got a request on it, 0 before.
-    sent: AtomicU64,
-    /// The same for receive queues.
-    received: AtomicU64,
+    /// Apart from the rest, which thus never changes, as the compiler knows.
+    uses: Box<Uses>,
+}
+
+/// Which kinds of queues ever got a request on a region.
+#[derive(Default)]
+struct Uses {
+    sent: AtomicBool,
+    received: AtomicBool,
 }
 
 // SAFETY: the region's bytes are reached by race-tolerant copies and atomics only, the other fields are plain values, and
@@ -90,6 +98,13 @@ impl Region {
         self.len
     }
 
+    /// What the forms of requests on it begin with: [`FORMS`] times a number of its own, never 0.
+    #[inline(always)]
+    pub(super) fn form(&self) -> Form {
+        self.form
+    }
+
+    #[inline(always)]
     pub(crate) fn holds(&self, offset: usize, len: usize) -> bool {
         offset.checked_add(len).is_some_and(|end| end <= self.len)
     }
@@ -109,7 +124,7 @@ impl Region {
     }
 
     /// The bytes `offset..offset + len`; `None` if they do not all lie inside.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn slice(&self, offset: usize, len: usize) -> Option<LocalSlice<'_>> {
         let fits = self.holds(offset, len);
         fits.then(|| LocalSlice {
@@ -119,33 +134,27 @@ impl Region {
         })
     }
 
-    fn users(&self, kind: QueueKind) -> &AtomicU64 {
+    fn users(&self, kind: QueueKind) -> &AtomicBool {
         if kind == QueueKind::Send {
-            &self.sent
+            &self.uses.sent
         } else {
-            &self.received
+            &self.uses.received
         }
     }
 
     /// Notes that a queue of this kind of PD `pd` gets a request on the region. `false`: the region is of another PD,
     /// whose books would not hold it. Called before the post, while the region is borrowed, so a later drop of the
     /// region sees it.
-    #[inline]
     fn note_use(&self, kind: QueueKind, pd: u64) -> bool {
-        self.users(kind).load(Relaxed) == pd || self.note_first_use(kind, pd)
-    }
-
-    #[cold]
-    fn note_first_use(&self, kind: QueueKind, pd: u64) -> bool {
         if self.pd != pd {
             return false;
         }
-        self.users(kind).store(pd, Relaxed);
+        self.users(kind).store(true, Relaxed);
         true
     }
 
     fn used_by(&self, kind: QueueKind) -> bool {
-        self.users(kind).load(Relaxed) != 0
+        self.users(kind).load(Relaxed)
     }
 }
 
@@ -373,6 +382,7 @@ impl PdHandle {
         // SAFETY: the library just made it; it is valid until it is deregistered.
         let (lkey, rkey) = unsafe { (mr.as_ref().lkey, mr.as_ref().rkey) };
         self.regions.fetch_add(1, Relaxed);
+        static NEXT: AtomicU64 = AtomicU64::new(FORMS);
         Region {
             bytes,
             addr,
@@ -381,9 +391,9 @@ impl PdHandle {
             lkey,
             rkey,
             access,
+            form: NEXT.fetch_add(FORMS, Relaxed),
             pd: self.id,
-            sent: AtomicU64::new(0),
-            received: AtomicU64::new(0),
+            uses: Box::default(),
         }
     }
 

@@ -3,6 +3,9 @@
 //! A [`Ring`] has a fixed number of requests, linked once, each with its entries. Posting fills the next one; when the
 //! last one is filled, or the caller says so, all that are filled go to the device with one call. With one request in it,
 //! every post is a call.
+//!
+//! A request of one range keeps its *form*: which region, which operation, which flags. Most requests of a queue have the
+//! form of the one that was in their place before, and then all that depends on it is checked and written already.
 
 use std::marker::PhantomData;
 use std::ptr;
@@ -12,7 +15,7 @@ use rdma_core_sys::*;
 /// A work request as a ring needs it.
 ///
 /// # Safety
-/// `next` and `sg_list` set the fields of these names, and `parts` returns places of the request itself.
+/// The functions set the fields `next` and `sg_list` of the request, and nothing else.
 pub(super) unsafe trait Request: Copy {
     /// A request that asks for nothing.
     fn zeroed() -> Self;
@@ -20,8 +23,6 @@ pub(super) unsafe trait Request: Copy {
     fn set_next(&mut self, next: *mut Self);
     /// Where its entries are.
     fn set_entries(&mut self, entries: *mut ibv_sge);
-    /// Where its entries are.
-    fn entries(&self) -> *mut ibv_sge;
 }
 
 macro_rules! request {
@@ -38,10 +39,6 @@ macro_rules! request {
                 }
                 fn set_entries(&mut self, entries: *mut ibv_sge) {
                     self.sg_list = entries;
-                }
-                #[inline]
-                fn entries(&self) -> *mut ibv_sge {
-                    self.sg_list
                 }
             }
         )+
@@ -60,6 +57,38 @@ pub(super) struct Refused {
     pub(super) status: i32,
 }
 
+/// What a request of one range has in common with others: the region, which [`Region::form`] names, and what is asked for.
+/// 0 stands for none.
+///
+/// [`Region::form`]: super::pd::Region::form
+pub(super) type Form = u64;
+
+/// Forms of requests on one region.
+pub(super) const FORMS: Form = 1 << 16;
+
+/// In a form: the region is longer than a message can be.
+pub(super) const LONG: Form = FORMS >> 1;
+
+/// A request with its own entry, and its form.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Slot<R> {
+    pub(super) request: R,
+    /// If not 0, everything of the request and its entry is as the form has it, but what [`Slot::aim`] and the operation
+    /// itself set.
+    pub(super) form: Form,
+    entry: ibv_sge,
+}
+
+impl<R> Slot<R> {
+    /// Where the one range of a request with a form is.
+    #[inline(always)]
+    pub(super) fn aim(&mut self, addr: u64, len: u32) {
+        self.entry.addr = addr;
+        self.entry.length = len;
+    }
+}
+
 /// The entries of the request that is being filled.
 pub(super) struct Entries<'r> {
     first: *mut ibv_sge,
@@ -72,20 +101,24 @@ impl Entries<'_> {
     #[inline]
     pub(super) fn set(&mut self, index: usize, entry: ibv_sge) {
         debug_assert!(index < self.width);
-        // SAFETY: the request has `width` entries of its own (the invariant of the ring, which is borrowed), and the caller
-        // keeps to that number.
+        // SAFETY: the request has `width` entries of its own, as [`Ring::next`] found, whose ring is borrowed; the caller keeps to
+        // that number.
         unsafe { *self.first.add(index) = entry };
     }
 }
 
 /// Requests of one queue, filled one after another.
 ///
-/// Its invariant: `requests` are `count` requests, linked in order, the last with null; each has `width` entries of its
-/// own behind `sg_list`; `next` is one of them, and those before it are filled.
+/// Its invariant: `slots` are `count` slots, linked in order, the last with null; `next` is one of them, and those before
+/// it are filled; or it is behind the last, and all are filled. `entries` are `width` for each slot if `width` is over 1, and none otherwise. A request of one range has the
+/// entry of its slot, one of more those of its slot's place in `entries`.
 pub(super) struct Ring<R: Request> {
-    first: *mut R,
-    next: *mut R,
-    last: *mut R,
+    first: *mut Slot<R>,
+    next: *mut Slot<R>,
+    /// Behind the last of them.
+    end: *mut Slot<R>,
+    /// The only one, if each request is handed over at once; else one more behind the last, which never has a form.
+    only: *mut Slot<R>,
     count: usize,
     entries: *mut ibv_sge,
     width: usize,
@@ -102,38 +135,57 @@ impl<R: Request> Ring<R> {
     /// A ring of `count` requests of up to `width` entries each; at least one of each.
     pub(super) fn new(count: u32, width: u32) -> Ring<R> {
         let (count, width) = (count.max(1) as usize, width.max(1) as usize);
-        let requests = Box::into_raw(vec![R::zeroed(); count].into_boxed_slice());
-        let entries = Box::into_raw(vec![ibv_sge::default(); count * width].into_boxed_slice());
-        let first = requests.cast::<R>();
-        let entries = entries.cast::<ibv_sge>();
-        for index in 0..count {
-            // SAFETY: `index` is below the number of requests, and `index * width` below that of entries; both were just
-            // made and are known here only.
-            unsafe {
-                let request = &mut *first.add(index);
-                request.set_entries(entries.add(index * width));
-                request.set_next(if index + 1 < count {
-                    first.add(index + 1)
-                } else {
-                    ptr::null_mut()
-                });
-            }
+        let slot = Slot {
+            request: R::zeroed(),
+            form: 0,
+            entry: ibv_sge::default(),
+        };
+        let slots = Box::into_raw(vec![slot; Self::slots(count)].into_boxed_slice());
+        let entries = vec![ibv_sge::default(); Self::entries(count, width)];
+        let entries = Box::into_raw(entries.into_boxed_slice());
+        let first = slots.cast::<Slot<R>>();
+        for index in 0..count - 1 {
+            let next = first.wrapping_add(index + 1).cast();
+            // SAFETY: `index` is below the number of slots, which were just made and are known here only.
+            unsafe { (*first.add(index)).request.set_next(next) };
         }
+        let end = first.wrapping_add(count);
         Ring {
             first,
             next: first,
-            // SAFETY: `count` is at least 1.
-            last: unsafe { first.add(count - 1) },
+            end,
+            only: if count == 1 { first } else { end },
             count,
-            entries,
+            entries: entries.cast(),
             width,
             bad: ptr::null_mut(),
         }
     }
 
+    /// How many slots there are.
+    fn slots(count: usize) -> usize {
+        if count == 1 { 1 } else { count + 1 }
+    }
+
+    /// How many entries there are beyond those of the slots.
+    fn entries(count: usize, width: usize) -> usize {
+        if width > 1 { count * width } else { 0 }
+    }
+
+    /// How many requests can be filled before the list is full.
+    pub(super) fn left(&self) -> usize {
+        // SAFETY: both point into the slots, or behind them.
+        unsafe { self.end.offset_from(self.next) as usize }
+    }
+
+    /// Whether each request is handed over at once.
+    pub(super) fn is_of_one(&self) -> bool {
+        self.count == 1
+    }
+
     /// Requests that are filled and not handed over.
     pub(super) fn waiting(&self) -> u32 {
-        // SAFETY: both point into the requests.
+        // SAFETY: both point into the slots, or behind them.
         unsafe { self.next.offset_from(self.first) as u32 }
     }
 
@@ -142,39 +194,82 @@ impl<R: Request> Ring<R> {
         self.next = self.first;
     }
 
-    /// The next request to be filled, with its entries. `width` is how many of them there are.
-    #[inline]
-    pub(super) fn next(&mut self) -> (&mut R, Entries<'_>) {
-        // SAFETY: `next` is one of the requests (the invariant), which the ring owns.
-        let request = unsafe { &mut *self.next };
+    /// Forgets the forms of all requests.
+    pub(super) fn forget_forms(&mut self) {
+        for index in 0..self.count {
+            // SAFETY: `index` is below the number of slots, which the ring owns.
+            unsafe { (*self.first.add(index)).form = 0 };
+        }
+    }
+
+    /// The next request to be filled, with entries for so many ranges, which are no more than `width`. It has no form; the
+    /// caller may give it one if it has one range. The list is not full.
+    pub(super) fn next(&mut self, ranges: usize) -> (&mut R, &mut Form, Entries<'_>) {
+        debug_assert!(self.left() > 0);
+        // SAFETY: `next` is one of the slots (the invariant), because not all are filled, and the ring owns it.
+        let slot = unsafe { &mut *self.next };
+        slot.form = 0;
+        let first = if ranges <= 1 {
+            &raw mut slot.entry
+        } else {
+            // SAFETY: `next` is a slot from `first` on, and `entries` has `width`, which is over 1, for each (the invariant).
+            unsafe {
+                let index = self.next.offset_from(self.first) as usize;
+                self.entries.add(index * self.width)
+            }
+        };
+        slot.request.set_entries(first);
         let entries = Entries {
-            first: request.entries(),
-            width: self.width,
+            first,
+            width: ranges.max(1),
             ring: PhantomData,
         };
-        (request, entries)
+        (&mut slot.request, &mut slot.form, entries)
+    }
+
+    /// The next request to be filled, as its slot. The list is not full.
+    pub(super) fn next_slot(&mut self) -> &mut Slot<R> {
+        debug_assert!(self.left() > 0);
+        // SAFETY: `next` is one of the slots (the invariant), because not all are filled, and the ring owns it.
+        unsafe { &mut *self.next }
+    }
+
+    /// The only slot, or one that never has a form where requests may wait; and the place for what is refused.
+    #[inline(always)]
+    pub(super) fn only(&mut self) -> (&mut Slot<R>, *mut *mut R) {
+        // SAFETY: `only` is one of the slots, or one more (see the field), and the ring owns it.
+        (unsafe { &mut *self.only }, &raw mut self.bad)
+    }
+
+    /// Where the next request is, for [`Ring::fill_to`].
+    pub(super) fn place(&self) -> *mut Slot<R> {
+        self.next
+    }
+
+    /// Counts the requests before `next` as filled.
+    ///
+    /// # Safety
+    /// It is [`Ring::place`] or one of the next [`Ring::left`] places.
+    #[inline(always)]
+    pub(super) unsafe fn fill_to(&mut self, next: *mut Slot<R>) {
+        self.next = next;
     }
 
     /// Counts the next request as filled. `true`: it was the last one, so that the list is to be handed over.
-    #[inline]
     #[must_use]
     pub(super) fn filled(&mut self) -> bool {
-        let next = self.next;
-        if next == self.last {
-            return true;
-        }
-        // SAFETY: `next` is not the last request, so another one follows.
-        self.next = unsafe { next.add(1) };
-        false
+        debug_assert!(self.left() > 0);
+        // SAFETY: `next` is one of the slots, so there is a place behind it.
+        self.next = unsafe { self.next.add(1) };
+        self.next == self.end
     }
 
     /// Hands a full list over: `post` is called with its first request and the place for the one that is refused. What it
     /// returns is returned; if it is not 0, [`Ring::refused`] tells the rest.
-    #[inline]
     #[must_use]
     pub(super) fn hand_over(&mut self, post: impl FnOnce(*mut R, *mut *mut R) -> i32) -> i32 {
         self.next = self.first;
-        post(self.first, &mut self.bad)
+        post(self.first.cast(), &mut self.bad)
     }
 
     /// What was refused of the full list that was just handed over.
@@ -182,7 +277,7 @@ impl<R: Request> Ring<R> {
         self.refused_of(self.count as u32, status)
     }
 
-    /// Hands over what is filled of a list that is not full: at least one request.
+    /// Hands over what is filled of a list: at least one request.
     pub(super) fn hand_over_some(
         &mut self,
         post: impl FnOnce(*mut R, *mut *mut R) -> i32,
@@ -190,11 +285,14 @@ impl<R: Request> Ring<R> {
         let count = self.waiting();
         debug_assert!(count > 0);
         // SAFETY: at least one request is filled, so there is one before `next`.
-        let end = unsafe { &mut *self.next.sub(1) };
-        end.set_next(ptr::null_mut());
-        let status = post(self.first, &mut self.bad);
-        // SAFETY: as above; the library keeps no pointer to a request after the call.
-        unsafe { &mut *self.next.sub(1) }.set_next(self.next);
+        let last = unsafe { self.next.sub(1) };
+        // SAFETY: as above.
+        unsafe { (*last).request.set_next(ptr::null_mut()) };
+        let status = post(self.first.cast(), &mut self.bad);
+        if self.next != self.end {
+            // SAFETY: as above; the library keeps no pointer to a request after the call.
+            unsafe { (*last).request.set_next(self.next.cast()) };
+        }
         self.next = self.first;
         if status == 0 {
             Ok(())
@@ -206,7 +304,7 @@ impl<R: Request> Ring<R> {
     /// How far the library came with a list of `count`. One that refuses and does not say which request accepted none.
     #[cold]
     fn refused_of(&mut self, count: u32, status: i32) -> Refused {
-        let distance = (self.bad as usize).wrapping_sub(self.first as usize) / size_of::<R>();
+        let distance = (self.bad as usize).wrapping_sub(self.first as usize) / size_of::<Slot<R>>();
         let accepted = u32::try_from(distance)
             .ok()
             .filter(|accepted| *accepted < count)
@@ -222,8 +320,9 @@ impl<R: Request> Ring<R> {
 
 impl<R: Request> Drop for Ring<R> {
     fn drop(&mut self) {
-        let requests = ptr::slice_from_raw_parts_mut(self.first, self.count);
-        let entries = ptr::slice_from_raw_parts_mut(self.entries, self.count * self.width);
+        let requests = ptr::slice_from_raw_parts_mut(self.first, Self::slots(self.count));
+        let entries = Self::entries(self.count, self.width);
+        let entries = ptr::slice_from_raw_parts_mut(self.entries, entries);
         // SAFETY: both were made by `Box::into_raw` of slices of these lengths, and are freed once.
         unsafe {
             drop(Box::from_raw(requests));
@@ -249,7 +348,7 @@ mod tests {
     }
 
     fn fill(ring: &mut Ring<ibv_recv_wr>, id: u64) -> bool {
-        ring.next().0.wr_id = id;
+        ring.next(1).0.wr_id = id;
         ring.filled()
     }
 
@@ -297,7 +396,7 @@ mod tests {
             let status = ring.hand_over(|first, place| {
                 if let Some(bad) = bad {
                     // SAFETY: the place and the requests are the ring's.
-                    unsafe { *place = first.wrapping_add(bad) };
+                    unsafe { *place = first.cast::<Slot<ibv_recv_wr>>().wrapping_add(bad).cast() };
                 }
                 12
             });

@@ -9,7 +9,7 @@ use rdma_core_sys::*;
 
 use super::cq::CqHandle;
 use super::pd::{LocalSlice, PdHandle};
-use super::qp::{NotPosted, Refusal, lend};
+use super::post::{NotPosted, Refusal, lend};
 use super::ring::Ring;
 use super::xrc::XrcdHandle;
 use super::{errno_of, pointer, status};
@@ -232,7 +232,7 @@ impl SrqPoster {
     }
 
     /// Destroys the SRQ. The poster comes back when QPs still use it, or when the library refuses: then with what it said.
-    pub(crate) fn destroy(self) -> Result<(), (SrqPoster, Option<Errno>)> {
+    pub(crate) fn destroy(self) -> Result<(), (Box<SrqPoster>, Option<Errno>)> {
         let SrqPoster {
             handle,
             ring,
@@ -252,7 +252,7 @@ impl SrqPoster {
             free,
             seen,
         };
-        Err((poster, errno))
+        Err((Box::new(poster), errno))
     }
 
     /// How many requests a doorbell is for. What was built and not handed over must be handed over before.
@@ -271,14 +271,14 @@ impl SrqPoster {
     #[inline]
     pub(crate) fn post<'a>(
         &mut self,
-        local: impl Iterator<Item = LocalSlice<'a>>,
+        local: impl ExactSizeIterator<Item = LocalSlice<'a>>,
     ) -> Result<u64, NotPosted> {
         if self.free == 0 && self.room() == 0 {
             return Err(NotPosted::Full);
         }
-        let (request, mut entries) = self.ring.next();
+        let (request, _, mut entries) = self.ring.next(local.len());
         let pd = self.handle.pd.id;
-        request.num_sge = lend(&mut entries, QueueKind::SharedRecv, pd, local)? as i32;
+        request.num_sge = lend(&mut entries, QueueKind::SharedRecv, pd, u32::MAX, local)?.0 as i32;
         let shared = &self.handle.shared;
         let sequence = shared.next();
         let id = shared.mark(sequence) | Operation::Recv as u64;

@@ -28,7 +28,7 @@ use crate::mr::MrSlice;
 use crate::number::NumberHasher;
 use crate::pd::Pd;
 use crate::qp::{Doorbell, PostError, check_recv};
-use crate::raw::qp::{NotPosted, Refusal};
+use crate::raw::post::{NotPosted, Refusal};
 use crate::raw::srq::{NoSrq, SrqHandle, SrqPoster, XrcParts};
 use crate::wr_id::{self, QueueKind};
 
@@ -419,6 +419,7 @@ impl<K: SrqKind> Srq<K> {
         let qps = poster.handle.qps();
         let mut lent = lent;
         lent.srq = Arc::downgrade(&poster.handle);
+        let poster = *poster;
         let srq = Box::new(Srq { poster, lent, kind });
         Err(match reason {
             None => CloseSrqError::Busy { srq, qps },

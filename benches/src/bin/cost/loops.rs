@@ -72,8 +72,11 @@ pub fn loop_safe(qps: &mut [Qp<Rc>; QPS], cq: &Cq, mr: &Mr, n: u64) -> Result<()
                 break done;
             }
         };
-        if done.outcome.is_err() || done.ticket != ticket {
-            return Err("another request, or a failed one".into());
+        if done.outcome.is_err() {
+            return Err("a failed request".into());
+        }
+        if done.ticket != ticket {
+            return Err("another request".into());
         }
     }
     Ok(())
@@ -87,25 +90,28 @@ pub fn loop_safe(qps: &mut [Qp<Rc>; QPS], cq: &Cq, mr: &Mr, n: u64) -> Result<()
 #[inline(never)]
 pub fn loop_safe_lists(
     qps: &mut [Qp<Rc>; QPS],
-    cq: &Cq,
+    cq: &mut Cq,
     mr: &Mr,
     n: u64,
 ) -> Result<(), Box<dyn Error>> {
     let mut posted = [0; LIST];
     for first in (0..n).step_by(LIST) {
         let qp = &mut qps[first as usize / LIST % QPS];
+        let mut sends = qp.sends();
         for (i, id) in (first..).zip(&mut posted) {
             let (offset, len) = place(i);
-            *id = qp.send(mr.slice(offset, len)?)?.wr_id();
+            *id = sends.send(mr.slice(offset, len)?)?.wr_id();
         }
-        for id in posted {
-            let done = loop {
-                if let Some(done) = cq.poll()? {
-                    break done;
+        sends.ring()?;
+        let mut ids = posted.iter();
+        while ids.len() > 0 {
+            for done in cq.poll_batch()? {
+                if done.outcome.is_err() {
+                    return Err("a failed request".into());
                 }
-            };
-            if done.outcome.is_err() || done.ticket.wr_id() != id {
-                return Err("another request, or a failed one".into());
+                if ids.next() != Some(&done.ticket.wr_id()) {
+                    return Err("another request".into());
+                }
             }
         }
     }

@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     ways.push((
         "safe-lists",
         checked(&lists, |o, n| {
-            loops::loop_safe_lists(&mut o.qps, &o.cq, &o.mr, n)
+            loops::loop_safe_lists(&mut o.qps, &mut o.cq, &o.mr, n)
         }),
     ));
     run(&arguments, &mut ways)

@@ -153,7 +153,9 @@ impl<T: Transport> Moves for Qp<T> {
     ) -> Result<Modified, ModifyError> {
         let (modified, max_msg_sz) = self.control().modify(attr, mask)?;
         // What the checks of posts look at.
-        self.max_msg_sz = max_msg_sz.unwrap_or(self.max_msg_sz);
+        if let Some(bytes) = max_msg_sz {
+            self.handle.set_max_msg_sz(bytes);
+        }
         if modified.to == IBV_QPS_RESET {
             self.marker = None;
         }

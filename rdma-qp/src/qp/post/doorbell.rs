@@ -1,7 +1,6 @@
 //! When requests are handed to the device: each at once, or several with one call.
 
 use super::{PostError, Qp, Transport};
-use crate::raw::qp::NotPosted;
 use crate::wr_id::QueueKind;
 
 /// How many requests one doorbell is for. Every call into the device costs something that does not depend on how many
@@ -65,13 +64,15 @@ impl<T: Transport> Qp<T> {
     /// The device refused some of them, see [`PostError::List`]. Receives are handed over even if it refused sends; the
     /// error is the first one.
     pub fn ring(&mut self) -> Result<(), PostError> {
-        let sends = self.handle.ring_sends();
-        let recvs = self.handle.ring_recvs();
-        let failed = |queue| move |reason: NotPosted| (queue, reason);
-        let result = sends
-            .map_err(failed(QueueKind::Send))
-            .and(recvs.map_err(failed(QueueKind::Recv)));
-        result.map_err(|(queue, reason)| self.not_posted(queue, reason))
+        let sends = self.ring_sends();
+        let recvs =
+            (self.handle.ring_recvs()).map_err(|reason| self.not_posted(QueueKind::Recv, reason));
+        sends.and(recvs)
+    }
+
+    /// Hands over all sends that wait.
+    pub(super) fn ring_sends(&mut self) -> Result<(), PostError> {
+        (self.handle.ring_sends()).map_err(|reason| self.not_posted(QueueKind::Send, reason))
     }
 
     /// Requests that wait for the doorbell: sends, and receives.

@@ -2,12 +2,14 @@
 
 mod doorbell;
 mod error;
+mod list;
 pub mod op;
 
 use rdma_core_sys::rules;
 
 pub use doorbell::Doorbell;
 pub use error::PostError;
+pub use list::Sends;
 pub use op::{Op, PostFlags};
 
 use super::{Connects, Qp, RdmaRead, RdmaWrite, RecvQueue, Transport};
@@ -15,11 +17,18 @@ use crate::account::Operation;
 use crate::cq::Ticket;
 use crate::endpoint::RemoteAddr;
 use crate::mr::MrSlice;
-use crate::raw::qp::{NotPosted, Refusal};
+use crate::raw::post::{Alike, Asked, NotPosted, Refusal};
 use crate::wr_id::{QueueKind, STEP, distance, is_before, sequence};
 
 /// No data: the local side of a request without any.
 pub const NOTHING: [MrSlice<'static>; 0] = [];
+
+/// What the form of a request says of the operation. `None`: a request of one range with these flags has no form.
+#[inline(always)]
+fn asked<T: Transport, O: Op<T>>(flags: PostFlags) -> Option<Asked> {
+    let usual = PostFlags::FENCE | PostFlags::SOLICITED | PostFlags::UNSIGNALED;
+    (usual.contains(flags)).then(|| Asked::send(O::OPCODE, flags.lower()))
+}
 
 /// The sum of the lengths.
 #[inline]
@@ -66,7 +75,92 @@ impl<T: Transport> Qp<T> {
         flags: PostFlags,
     ) -> Result<Ticket, PostError> {
         let local = local.as_ref();
-        // Every queue takes one range.
+        let [slice] = local else {
+            return self.post_on(op, local, flags);
+        };
+        match self.post_alike::<false, O>(&op, *slice, flags) {
+            Alike::Posted(id) => Ok(self.ticket(id, flags)),
+            Alike::Refused(status) => self.refused(status),
+            Alike::Other => self.post_on(op, &[*slice], flags),
+        }
+    }
+
+    /// The short way, see [`QpHandle::post_send_alike`].
+    ///
+    /// [`QpHandle::post_send_alike`]: crate::raw::qp::QpHandle::post_send_alike
+    #[inline(always)]
+    fn post_alike<const LIST: bool, O: Op<T>>(
+        &mut self,
+        op: &O,
+        slice: MrSlice<'_>,
+        flags: PostFlags,
+    ) -> Alike {
+        let (len, signaled) = (slice.len(), !flags.contains(PostFlags::UNSIGNALED));
+        if len == 0 || op.check(len as u64).is_err() {
+            return Alike::Other;
+        }
+        let Some(asked) = asked::<T, O>(flags) else {
+            return Alike::Other;
+        };
+        let posted = self.handle.post_send_alike::<LIST>(
+            O::OPERATION,
+            asked,
+            signaled,
+            op.names(),
+            slice.local(),
+            #[inline(always)]
+            |request| op.fill(request),
+        );
+        if !signaled && matches!(posted, Alike::Posted(_)) {
+            self.note_silence();
+        }
+        posted
+    }
+
+    #[inline(always)]
+    fn ticket(&self, id: u64, flags: PostFlags) -> Ticket {
+        Ticket::new(self.cqs.0, id, !flags.contains(PostFlags::UNSIGNALED))
+    }
+
+    /// The error of a request that the device refused on the short way.
+    #[cold]
+    #[inline(never)]
+    fn refused(&mut self, status: i32) -> Result<Ticket, PostError> {
+        let reason = self.handle.refused_send(status);
+        Err(self.not_posted(QueueKind::Send, reason))
+    }
+
+    /// Posts whatever is not for the short way.
+    #[cold]
+    #[inline(never)]
+    fn post_on<O: Op<T>>(
+        &mut self,
+        op: O,
+        local: &[MrSlice<'_>],
+        flags: PostFlags,
+    ) -> Result<Ticket, PostError> {
+        if let Err(reason) = self.handle.make_place() {
+            return Err(self.not_posted(QueueKind::Send, reason));
+        }
+        if let [slice] = local {
+            match self.post_alike::<true, O>(&op, *slice, flags) {
+                Alike::Posted(id) => return Ok(self.ticket(id, flags)),
+                Alike::Refused(status) => return self.refused(status),
+                Alike::Other => {}
+            }
+        }
+        self.post_anew(op, local, flags)
+    }
+
+    /// Posts a request of any form.
+    #[cold]
+    #[inline(never)]
+    fn post_anew<O: Op<T>>(
+        &mut self,
+        op: O,
+        local: &[MrSlice<'_>],
+        flags: PostFlags,
+    ) -> Result<Ticket, PostError> {
         if local.len() > 1 && local.len() > self.handle.cap.max_send_sge as usize {
             return Err(self.too_many(QueueKind::Send, local.len()));
         }
@@ -81,9 +175,9 @@ impl<T: Transport> Qp<T> {
         }
         let posted = self.handle.post_send(
             O::OPERATION,
+            asked::<T, O>(flags),
             op.names(),
             local.iter().map(MrSlice::local),
-            #[inline]
             |request| {
                 request.opcode = O::OPCODE;
                 request.send_flags = flags.lower().bits();
@@ -132,10 +226,7 @@ impl<T: Transport> Qp<T> {
         check_recv(local, T::RECV_HEADER)?;
         match self.handle.post_recv(local.iter().map(MrSlice::local)) {
             Ok(id) => Ok(Ticket::new(self.cqs.1, id, true)),
-            Err(reason) => {
-                self.refuse(QueueKind::Recv, reason);
-                Err(self.take_refusal())
-            }
+            Err(reason) => Err(self.not_posted(QueueKind::Recv, reason)),
         }
     }
 
@@ -161,11 +252,9 @@ impl<T: Transport> Qp<T> {
         len: u64,
         flags: PostFlags,
     ) -> Result<(), PostError> {
-        if len > u64::from(self.max_msg_sz) {
-            return Err(PostError::MessageTooLong {
-                len,
-                max: self.max_msg_sz,
-            });
+        let max = self.handle.max_msg_sz();
+        if len > u64::from(max) {
+            return Err(PostError::MessageTooLong { len, max });
         }
         if flags.contains(PostFlags::INLINE) {
             self.check_inline(O::OPERATION, O::RETURNS, len)?;
@@ -200,7 +289,6 @@ impl<T: Transport> Qp<T> {
         Ok(())
     }
 
-    #[inline(always)]
     fn posted(
         &mut self,
         posted: Result<u64, NotPosted>,
@@ -214,25 +302,7 @@ impl<T: Transport> Qp<T> {
                 }
                 Ok(Ticket::new(self.cqs.0, id, signaled))
             }
-            Err(reason) => {
-                self.refuse(QueueKind::Send, reason);
-                Err(self.take_refusal())
-            }
-        }
-    }
-
-    /// Puts the error of a post into its place, so that the compiler need not put the usual result into memory too.
-    #[cold]
-    #[inline(never)]
-    fn refuse(&mut self, queue: QueueKind, reason: NotPosted) {
-        self.refused = Some(self.not_posted(queue, reason));
-    }
-
-    #[inline(always)]
-    fn take_refusal(&mut self) -> PostError {
-        match self.refused.take() {
-            Some(error) => error,
-            None => unreachable!("the error of the post was just put there"),
+            Err(reason) => Err(self.not_posted(QueueKind::Send, reason)),
         }
     }
 

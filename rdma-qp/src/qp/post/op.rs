@@ -13,7 +13,7 @@ use crate::account::Operation;
 use crate::ah::Destination;
 use crate::endpoint::RemoteAddr;
 use crate::qp::{Rc, Transport, Uc, Ud};
-use crate::raw::qp::Names;
+use crate::raw::post::Names;
 use crate::window::BindWindow;
 use crate::xrc::{SrqNum, XrcSend};
 

@@ -1,0 +1,89 @@
+//! Polling many completions at a time.
+
+use std::fmt;
+
+use super::books::success;
+use super::{Completion, Cq, PollError};
+use crate::raw::intake::Rest;
+
+/// Completions that one call took from the device, see [`Cq::poll_batch`]. What is not looked at is handed out later.
+pub struct Completions<'c> {
+    rest: Rest<'c, Cq>,
+}
+
+impl Cq {
+    /// Takes what completions there are, up to 32, with one call into the device. Does not wait. It costs less than as many
+    /// calls of [`Cq::poll`].
+    ///
+    /// ```
+    /// # use rdma_qp::Device;
+    /// # let device = Device::open_index(rdma_soft::verbs(), 0)?;
+    /// # let mut cq = device.create_cq(64)?;
+    /// for done in cq.poll_batch()? {
+    ///     println!("{:?}", done.outcome);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The CQ does not work any more.
+    #[inline(always)]
+    pub fn poll_batch(&mut self) -> Result<Completions<'_>, PollError> {
+        self.intake.refill();
+        if let Some(error) = self.trouble() {
+            return Err(error);
+        }
+        Ok(Completions {
+            rest: Rest::new(self),
+        })
+    }
+
+    /// What is to be done before a batch is handed out.
+    #[inline(never)]
+    fn trouble(&mut self) -> Option<PollError> {
+        if let Some(errno) = self.intake.take_failure() {
+            return Some(self.broken(errno));
+        }
+        if self.intake.is_empty() {
+            self.look_after_regions(&self.poller.borrow());
+        }
+        None
+    }
+
+    /// The next completion that was taken from the device, whatever it is.
+    #[inline(never)]
+    fn next_taken(&mut self) -> Option<Completion> {
+        let poller = &mut *self.poller.borrow_mut();
+        while let Some((done, retired)) = poller.stash.pop_front() {
+            if poller.release(&self.intake, &done, retired) {
+                return Some(done);
+            }
+        }
+        self.intake.go_on();
+        while let Some(wc) = self.intake.take_taken() {
+            match poller.book(&self.intake, self.id, &wc) {
+                Some((done, _)) => return Some(done),
+                None => self.stale.set(self.stale.get() + 1),
+            }
+        }
+        None
+    }
+}
+
+impl Iterator for Completions<'_> {
+    type Item = Completion;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Completion> {
+        match self.rest.look() {
+            Some(taken) => Some(success(self.rest.owner().id, &taken)),
+            None => self.rest.with(Cq::next_taken),
+        }
+    }
+}
+
+impl fmt::Debug for Completions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Completions({:?})", self.rest.owner())
+    }
+}
