@@ -49,6 +49,18 @@ pub struct CloseTargetError {
 /// Made by [`XrcDomain::create_target`](crate::xrc::XrcDomain::create_target). Other processes that have the domain open it by
 /// its number, with [`XrcDomain::open_target`](crate::xrc::XrcDomain::open_target): each then has a handle like this one, may
 /// modify and query it, and gets its events. It lives until the last of its handles is closed or dropped, wherever that is.
+///
+/// ```
+/// # use rdma_qp::Device;
+/// # use rdma_qp::xrc::XrcDomain;
+/// # let device = Device::open_index(rdma_soft::verbs(), 0)?;
+/// let domain = XrcDomain::anonymous(&device)?;
+/// let made = domain.create_target()?;
+/// let opened = domain.open_target(made.qp_num())?;
+/// made.close()?;
+/// println!("still there: {opened}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct XrcTarget {
     handle: TargetHandle,
     info: Arc<QpInfo>,
