@@ -98,9 +98,9 @@ pub struct Endpoint {
     pub link_layer: LinkLayer,
     /// Largest path MTU of its port at present.
     pub mtu: PathMtu,
-    /// READs and atomics that it can have under way at a time.
+    /// READs and atomics that it can have under way at a time; 0 for an XRC target.
     pub initiator_depth: u8,
-    /// READs and atomics that it can serve at a time.
+    /// READs and atomics that it can serve at a time; 0 for an XRC initiator.
     pub responder_depth: u8,
     /// Traffic class that it will send with.
     pub traffic_class: u8,

@@ -307,3 +307,59 @@ fn nothing_is_posted_before_it_is_connected_and_the_reason_is_said() {
     let refused = target.to(ToErr).unwrap_err();
     assert!(refused.to_string().contains("RESET"), "{refused}");
 }
+
+/// Each side of a pair of nodes has a record of an initiator and one of a target, which are easily mixed up.
+#[test]
+fn an_initiator_connects_to_a_target_and_to_nothing_else() {
+    let node = Node::plain();
+    let gid = node.device.port(1).unwrap().best_gid().unwrap();
+    let peer = |endpoint| rdma_qp::Peer {
+        endpoint,
+        regions: Vec::new(),
+    };
+    let (mut sender, mut other, mut target) = (node.sender(), node.sender(), node.target());
+    let mut rc = other.pd.rc(&other.cq).create().unwrap();
+    sender.qp.endpoint(&gid).unwrap();
+    for wrong in [other.qp.endpoint(&gid).unwrap(), rc.endpoint(&gid).unwrap()] {
+        let error = sender
+            .qp
+            .connect_begin(&peer(wrong), Timing::default())
+            .unwrap_err();
+        assert!(
+            error.to_string().contains("not that of an XRC target"),
+            "{error}"
+        );
+    }
+    let right = target.endpoint(&gid).unwrap();
+    for wrong in [right.clone(), rc.endpoint(&gid).unwrap()] {
+        let error = target
+            .connect_begin(&peer(wrong), Timing::default())
+            .unwrap_err();
+        assert!(
+            error.to_string().contains("not that of an XRC initiator"),
+            "{error}"
+        );
+    }
+    both_in(&sender, &target, IBV_QPS_RESET);
+    sender
+        .qp
+        .connect_begin(&peer(right), Timing::default())
+        .unwrap();
+}
+
+/// Whoever has a target open is told what happens to it.
+#[test]
+fn events_of_a_target_come_to_each_opener() {
+    let a = Node::plain();
+    let nodes = Node::two_processes();
+    let (mut sender, target) = pair(&a, &nodes[0], Timing::default());
+    let _opened = nodes[1].domain.open_target(target.qp_num()).unwrap();
+    let none = rdma_xrc::SrqNum::new(0xab_cdef).unwrap();
+    let sent = sender.send(none, 8);
+    sender.fails(&sent, IBV_WC_REM_INV_REQ_ERR);
+    for node in &nodes {
+        let event = node.device.next_event(LIMIT).unwrap();
+        let (kind, qp_num) = (IBV_EVENT_QP_REQ_ERR, target.qp_num());
+        assert_eq!(event, Some(AsyncEvent::Qp { kind, qp_num }));
+    }
+}

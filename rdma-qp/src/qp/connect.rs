@@ -1,9 +1,14 @@
 //! Connecting: INIT, RTR, a barrier, RTS, so that nobody sends before the peer is ready to receive.
 
+mod options;
+
+use rdma_core_sys::rules;
 use rdma_core_sys::{IBV_QPS_INIT, IBV_QPS_RESET, ibv_device_attr, ibv_port_state, ibv_qp_state};
 
+pub use options::PathOptions;
+
 use super::modify::{self, Moves};
-use super::transition::{Global, HOP_LIMIT};
+use super::transition::Global;
 use super::{Connects, ModifyError, Path, Qp, QueryQpError, ToInit, ToRtr, ToRts, Transport};
 use crate::dump::Ends;
 use crate::endpoint::{Endpoint, LinkLayer, Peer};
@@ -12,7 +17,7 @@ use crate::gid::{Gid, GidEntry};
 use crate::lint::{self, Settings};
 use crate::pd::Access;
 use crate::port::{BadPort, Port, QueryPortError};
-use crate::units::{OutOfRange, PathMtu, Psn, Timing, in_range};
+use crate::units::{OutOfRange, PathMtu, Psn, Timing};
 
 /// An endpoint could not be described.
 #[derive(Debug, thiserror::Error)]
@@ -53,63 +58,6 @@ pub enum EndpointError {
     Random(#[from] std::io::Error),
 }
 
-/// How the packets of one end are marked on their way to the other.
-///
-/// Each end sends with its own options, and tells the other in its endpoint record. They hold for everything that it sends,
-/// acknowledgements and READ answers too: an end that only serves READs needs them as much as the one that reads. So give
-/// both ends the same service level and traffic class; where they differ, connecting warns, see [`lint`](crate::lint).
-///
-/// ```
-/// use rdma_qp::{Device, PathOptions};
-/// let device = Device::open_index(rdma_soft::verbs(), 0)?;
-/// let gid = device.port(1)?.best_gid()?;
-/// let (pd, cq) = (device.alloc_pd()?, device.create_cq(64)?);
-/// let mut qp = pd.rc(&cq).create()?;
-/// // DSCP 26, as many RoCE networks want it; the two low bits are for ECN.
-/// let options = PathOptions { traffic_class: 26 << 2, ..PathOptions::default() };
-/// let here = qp.endpoint_with(gid, options)?;
-/// assert_eq!((here.traffic_class, here.hop_limit), (104, 64));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PathOptions {
-    /// Traffic class; on RoCE v2 the DSCP in the upper six bits and ECN in the lower two.
-    pub traffic_class: u8,
-    /// Service level, 0..=15; on RoCE the priority of the VLAN tag, where there is one.
-    pub service_level: u8,
-    /// Flow label, 20 bits. Some drivers choose the UDP source port by it, and so the way through the network.
-    pub flow_label: u32,
-    /// Routers that a packet may pass, plus one; on RoCE the TTL.
-    pub hop_limit: u8,
-    /// Place of the partition key in the port's table; on RoCE always 0.
-    pub pkey_index: u16,
-}
-
-impl Default for PathOptions {
-    /// Hop limit 64, everything else 0.
-    fn default() -> PathOptions {
-        PathOptions {
-            traffic_class: 0,
-            service_level: 0,
-            flow_label: 0,
-            hop_limit: HOP_LIMIT,
-            pkey_index: 0,
-        }
-    }
-}
-
-impl PathOptions {
-    fn check(&self) -> Result<(), OutOfRange> {
-        in_range(
-            "service_level",
-            self.service_level.into(),
-            15,
-            " (four bits)",
-        )?;
-        in_range("flow_label", self.flow_label.into(), 0xf_ffff, " (20 bits)")
-    }
-}
-
 /// Connecting failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -124,6 +72,18 @@ pub enum ConnectError {
         "the record of QP {qp_num:#x} at {gid} has a Q_Key, so it is a UD QP, which connects to nobody: make one of the same transport at both ends"
     )]
     PeerIsUd {
+        /// The peer's QP number.
+        qp_num: u32,
+        /// Its GID.
+        gid: Gid,
+    },
+    /// The peer's record is not that of the other end of XRC: an initiator connects to a target, and to nothing else.
+    #[error(
+        "the record of QP {qp_num:#x} at {gid} is not that of an XRC {needed}, to which alone this end connects: were the peer's two records mixed up?"
+    )]
+    NotOtherEnd {
+        /// `target` or `initiator`.
+        needed: &'static str,
         /// The peer's QP number.
         qp_num: u32,
         /// Its GID.
@@ -185,6 +145,17 @@ pub struct Connected {
 fn depths(attr: &ibv_device_attr) -> (u8, u8) {
     let cut = |n: i32| u8::try_from(n.clamp(0, 255)).unwrap_or(u8::MAX);
     (cut(attr.max_qp_init_rd_atom), cut(attr.max_qp_rd_atom))
+}
+
+/// The end of XRC that `there` would have to be and is not: a target says that it issues no READs, and an initiator that it
+/// serves none.
+fn lacks(transport: rules::Transport, there: &Endpoint) -> Option<&'static str> {
+    let (needed, tells) = match transport {
+        rules::Transport::XrcIni => ("target", there.initiator_depth),
+        rules::Transport::XrcTgt => ("initiator", there.responder_depth),
+        _ => return None,
+    };
+    (tells != 0).then_some(needed)
 }
 
 /// What the peer is told of a QP, and what only this end needs of it.
@@ -270,7 +241,12 @@ pub(crate) trait Connecting: Moves {
             port: gid.port,
             code: info.raw.active_mtu.0,
         })?;
-        let (initiator_depth, responder_depth) = depths(qp.device);
+        let (mut initiator_depth, mut responder_depth) = depths(qp.device);
+        match qp.transport {
+            rules::Transport::XrcIni => responder_depth = 0,
+            rules::Transport::XrcTgt => initiator_depth = 0,
+            _ => {}
+        }
         let endpoint = Endpoint {
             qp_num: qp.info.qp_num,
             psn: Psn::random()?,
@@ -321,6 +297,13 @@ pub(crate) trait Connecting: Moves {
         told.there = Some(there.endpoint.clone());
         let (here, source) = (told.here.clone(), told.source);
         let qp = self.control();
+        if let Some(needed) = lacks(qp.transport, &there.endpoint) {
+            return Err(ConnectError::NotOtherEnd {
+                needed,
+                qp_num,
+                gid,
+            });
+        }
         match modify::state(qp.handle, qp.info)? {
             IBV_QPS_RESET => self.to_init()?,
             IBV_QPS_INIT => {}

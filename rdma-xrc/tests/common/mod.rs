@@ -1,7 +1,7 @@
 //! Nodes with domains, SRQs, targets and initiators, on software devices of one process.
 #![allow(dead_code)]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdma_core_sys::*;
 use rdma_qp::exchange::tcp;
@@ -236,6 +236,16 @@ pub fn pair(from: &Node, to: &Node, timing: Timing) -> (Sender, XrcTarget) {
     let (mut sender, mut target) = (from.sender(), to.target());
     connect((&mut sender.qp, from), (&mut target, to), timing);
     (sender, target)
+}
+
+/// Waits until that is so.
+#[track_caller]
+pub fn until(mut it_is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !it_is_so() {
+        assert!(Instant::now() < end, "it never is so");
+        std::thread::yield_now();
+    }
 }
 
 /// Both ends in that state.

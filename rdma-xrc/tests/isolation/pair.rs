@@ -94,6 +94,8 @@ fn a_failed_pair_is_connected_again_over_the_same_srq() {
     sender.deliver(receiver.num(), 8);
     let refused = write_nowhere(&mut sender, &receiver);
     let behind = sender.send(receiver.num(), 8);
+    // A drain before the refusal has come would flush the request itself.
+    until(|| sender.qp.state().unwrap() == IBV_QPS_ERR);
     let [mut here, mut there] = exchange();
     let gid = |node: &Node| node.device.port(1).unwrap().best_gid().unwrap();
     let (of_sender, of_target) = std::thread::scope(|scope| {

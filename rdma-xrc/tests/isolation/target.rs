@@ -44,13 +44,13 @@ pub fn slow_node() -> Node {
     Node::new(profile)
 }
 
-/// Sends a message of 64 packets, and waits until the SRQ, of two receives, has given one away for it.
+/// Sends a message of 128 packets, and waits until the SRQ, of two receives, has given one away for it.
 pub fn half_a_message(from: &mut Sender, node: &Node, receiver: &mut Receiver) -> rdma_qp::Ticket {
-    for at in 0..2 {
-        receiver.recv(1 << 14 << at, 1 << 14);
-    }
+    const LEN: usize = REGION / 2;
+    receiver.recv(0, LEN);
+    receiver.recv(LEN, LEN);
     receiver.srq.arm_limit(2).unwrap();
-    let sent = from.send(receiver.num(), 1 << 14);
+    let sent = from.send(receiver.num(), LEN);
     let event = node.device.next_event(LIMIT).unwrap().expect("an event");
     let (kind, srq) = (IBV_EVENT_SRQ_LIMIT_REACHED, receiver.srq.number());
     assert_eq!(event, AsyncEvent::Srq { kind, srq });
