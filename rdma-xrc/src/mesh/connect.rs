@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use rdma_qp::{Deadline, Endpoint};
+use rdma_qp::{ConnectError, Deadline, Endpoint};
 
 use super::error::{MeshError, step};
 use super::handshake::Heard;
@@ -226,8 +226,10 @@ impl Mesh {
     }
 
     fn hear_on(&mut self, at: usize, from: Rank, hello: Hello) -> Result<(), MeshError> {
-        let heard = self.lanes[at].hear(hello, self.options.timing);
-        let heard = heard.map_err(step("connecting a QP"))?;
+        let heard = match self.lanes[at].hear(hello, self.options.timing) {
+            Ok(heard) => heard,
+            Err(error) => return self.cannot_connect(from, error),
+        };
         let lane = &mut self.lanes[at];
         match heard {
             Heard::Late => return Ok(()),
@@ -242,6 +244,12 @@ impl Mesh {
             self.flush(at)?;
         }
         Ok(())
+    }
+
+    /// This process's end and that of another do not go together.
+    fn cannot_connect(&mut self, from: Rank, error: ConnectError) -> Result<(), MeshError> {
+        tracing::warn!(me = self.me.0, peer = from.0, %error, "a peer cannot be connected to");
+        self.fail_processes(vec![from], Why::BadEnd)
     }
 
     /// An initiator that wants a target here.
@@ -262,6 +270,9 @@ impl Mesh {
             self.book(&done)?;
         }
         self.know(&heard.changes);
+        if let Some(error) = heard.refused {
+            return self.cannot_connect(from, error);
+        }
         match heard.reply {
             Some(body) if answer => self.tell(from, false, body),
             _ => Ok(()),

@@ -141,6 +141,8 @@ pub enum Why {
     Refused(ibv_wc_status),
     /// It did not answer when this process wanted to connect.
     NotConnected,
+    /// What it says of its end cannot be connected to from here.
+    BadEnd,
 }
 
 impl fmt::Display for Why {
@@ -149,6 +151,7 @@ impl fmt::Display for Why {
             Why::NoAnswer => f.write_str("nothing answers"),
             Why::Refused(status) => write!(f, "its receive queue is gone ({status:?})"),
             Why::NotConnected => f.write_str("it does not answer when asked to connect"),
+            Why::BadEnd => f.write_str("its end cannot be connected to from here"),
         }
     }
 }

@@ -12,7 +12,7 @@ use std::collections::hash_map::Entry;
 use std::time::{Duration, Instant};
 
 use rdma_qp::xrc::{XrcDomain, XrcTarget};
-use rdma_qp::{Completion, Cq, Endpoint, GidEntry, Timing};
+use rdma_qp::{Completion, ConnectError, Cq, Endpoint, GidEntry, Timing};
 
 use super::Rank;
 use super::error::{MeshError, step};
@@ -97,14 +97,17 @@ impl Targets {
                     place.insert(made)
                 }
             };
-            let what = handshake.hear(target, hello.clone(), new.timing);
-            match what.map_err(step("connecting a target"))? {
-                Heard::Fine => {
+            match handshake.hear(target, hello.clone(), new.timing) {
+                Ok(Heard::Fine) => {
                     heard.reply = Some(handshake.hello());
                     break;
                 }
-                Heard::Late => break,
-                Heard::Reborn => {
+                Ok(Heard::Late) => break,
+                Err(refused) => {
+                    heard.refused = Some(refused);
+                    break;
+                }
+                Ok(Heard::Reborn) => {
                     if let Some((entry, completions)) = self.withdraw(from, new.cq) {
                         heard.completions.extend(completions);
                         heard.changes.push(entry);
@@ -223,6 +226,8 @@ impl Targets {
 pub(super) struct HeardInitiator {
     /// What to answer.
     pub(super) reply: Option<Body>,
+    /// Why its target cannot be connected to it.
+    pub(super) refused: Option<ConnectError>,
     /// Targets that began or ended with it.
     pub(super) changes: Vec<Behind>,
     /// What had come by a target that ended, and was not polled: it is still that initiator's.

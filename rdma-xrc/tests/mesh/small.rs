@@ -5,6 +5,7 @@ use std::time::Duration;
 use rdma_core_sys::rules::Transport;
 use rdma_qp::{Access, Memory};
 use rdma_xrc::mesh::{Event, Options, Rank, SendError};
+use rustix::event::{PollFd, PollFlags};
 
 use crate::job::{Job, Transports};
 
@@ -211,5 +212,40 @@ fn who_leaves_has_not_failed() {
         ));
         job.meshes[1].send(Rank(0), b"still").unwrap();
         job.until(|_, event| matches!(event, Event::Message(message) if &message[..] == b"still"));
+    }
+}
+
+/// A loop of the program's own, that sleeps on the descriptor.
+#[test]
+fn a_program_can_sleep_on_the_descriptor() {
+    for over in BOTH {
+        let options = Options {
+            heartbeat: None,
+            ..Options::default()
+        };
+        let mut job = Job::new(2, 1, over, &options);
+        let mut receiver = job.meshes.pop().unwrap();
+        let sleeper = std::thread::spawn(move || {
+            let mut slept = 0;
+            loop {
+                match receiver.poll().unwrap() {
+                    Some(Event::Message(message)) => break (slept, message.to_vec()),
+                    Some(other) => panic!("{other:?}"),
+                    None => {}
+                }
+                if receiver.arm().unwrap() {
+                    let limit = receiver.next_timeout().try_into().unwrap();
+                    let fd = receiver.fd().expect("a mesh has a descriptor");
+                    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+                    slept += rustix::event::poll(&mut fds, Some(&limit)).unwrap();
+                }
+            }
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        job.meshes[0].send(Rank(1), b"wake up").unwrap();
+        job.until(|_, event| matches!(event, Event::Done { result: Ok(()), .. }));
+        let (woken, message) = sleeper.join().unwrap();
+        assert_eq!(message, b"wake up");
+        assert!(woken > 0, "the descriptor became readable");
     }
 }
