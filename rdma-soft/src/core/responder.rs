@@ -38,8 +38,8 @@ pub(super) struct Responder {
     nak_sent: bool,
     /// Answers that are to go out, in the order of their PSNs.
     responses: VecDeque<Response>,
-    /// The latest READs (`None`) and atomics (their results), as many as may be open at the peer.
-    fetched: VecDeque<(Psn, Option<u64>)>,
+    /// The latest READs and atomics, as many as may be open at the peer.
+    fetched: VecDeque<Fetched>,
     /// A message came while in RTR, and that was reported.
     established: bool,
 }
@@ -56,6 +56,15 @@ pub(super) struct Message {
     total: u32,
     /// Bytes that came.
     done: u32,
+}
+
+/// A READ or an atomic that was executed, and may be asked for again.
+#[derive(Clone, Copy, Debug)]
+struct Fetched {
+    psn: Psn,
+    packets: u32,
+    /// What an atomic gave; `None` for a READ.
+    result: Option<u64>,
 }
 
 /// An answer on its way out.
@@ -429,14 +438,21 @@ impl Qp {
             (Operation::Send | Operation::Write, _) => {
                 // All that was executed since, but no READ or atomic: those are acknowledged by
                 // their answers alone, and the peer may still wait for one.
-                let later = |&&(fetch, _): &&(Psn, _)| Psn::distance(psn, fetch) > 0;
-                let fetch = self.rq.fetched.iter().find(later).map(|&(fetch, _)| fetch);
+                let later = |f: &&Fetched| Psn::distance(psn, f.psn) > 0;
+                let fetch = self.rq.fetched.iter().find(later).map(|f| f.psn);
                 self.rq.ack(fetch.unwrap_or(self.rq.epsn).minus(1));
             }
             (Operation::ReadRequest, Some(reth)) if !waits => {
                 let read = ibv_access_flags::IBV_ACCESS_REMOTE_READ;
                 let packets = reth.len.div_ceil(self.mtu).max(1);
-                let within = Psn::distance(psn.plus(packets), self.rq.epsn) >= 0;
+                // It, or the end of it, was asked for in this connection and may still be open (rxe:
+                // `duplicate_request`). Another one is of a peer that numbers its packets anew, which would take
+                // the answer for one to its own.
+                let within = self.rq.fetched.iter().any(|f| {
+                    f.result.is_none()
+                        && Psn::distance(f.psn, psn) >= 0
+                        && Psn::distance(psn.plus(packets), f.psn.plus(f.packets)) >= 0
+                });
                 let Ok((_, by)) = self.receiver(shared, packet) else {
                     return;
                 };
@@ -452,8 +468,8 @@ impl Qp {
                 }
             }
             (Operation::CompareSwap | Operation::FetchAdd, _) if !waits && room => {
-                let done = self.rq.fetched.iter().find(|(p, _)| *p == psn);
-                if let Some(&(psn, Some(old))) = done {
+                let done = self.rq.fetched.iter().find(|f| f.psn == psn);
+                if let Some(old) = done.and_then(|f| f.result) {
                     self.rq.responses.push_back(Response::Atomic {
                         psn,
                         old,

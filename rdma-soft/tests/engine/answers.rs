@@ -89,6 +89,33 @@ fn answers_and_requests_take_turns() {
 }
 
 #[test]
+fn a_read_of_another_numbering_is_no_repetition() {
+    // One end was connected anew, the other not yet: what it asks for lies behind what the other waits
+    // for. An answer would count for the WRITE before it, too, which was never executed.
+    let mut p = pair(&Conn {
+        psn: [0x80_0000, 0],
+        ..Conn::default()
+    });
+    p.net.move_to_state(0, p.qa, RESET);
+    let anew = Conn {
+        psn: [0x1000, 0],
+        retry_cnt: 1,
+        ..Conn::default()
+    };
+    p.net.move_to_rtr(0, p.qa, 1, p.qb, &anew, 1);
+    p.net.move_to_rts(0, p.qa, &anew, 0);
+    let remote = p.b.remote(0);
+    let write = SendOp::Write { remote, imm: None };
+    p.net.send(0, p.qa, wqe(1, write, &[p.a.sge(0, 100)]));
+    let read = SendOp::Read { remote };
+    p.net.send(0, p.qa, wqe(2, read, &[p.a.sge(200, 100)]));
+    p.net.settle();
+    let ends = [(1, ibv_wc_status::IBV_WC_RETRY_EXC_ERR), (2, FLUSHED)];
+    assert_eq!(p.net.ends(0), ends);
+    assert_eq!(p.b.bytes(0, 100), [0; 100]);
+}
+
+#[test]
 fn a_repeated_read_whose_region_is_gone_harms_nobody() {
     let mut p = pair(&Conn::default());
     p.net.recorded = Some(vec![]);

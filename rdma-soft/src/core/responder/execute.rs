@@ -2,7 +2,7 @@
 
 use rdma_core_sys::{ibv_access_flags, ibv_wc_opcode, ibv_wc_status};
 
-use super::{Fault, Message, Response};
+use super::{Fault, Fetched, Message, Response};
 use crate::core::event::{PdId, SrqId};
 use crate::core::keys::Asker;
 use crate::core::qp::{Qp, RecvEnd, Shared};
@@ -208,7 +208,7 @@ impl Qp {
         check_remote(shared, by, &reth, read)?;
         let packets = reth.len.div_ceil(self.mtu).max(1);
         self.rq.advance(packets, true);
-        self.fetch_executed(packet.bth.psn, None);
+        self.fetch_executed(packet.bth.psn, packets, None);
         self.push_read(packet.bth.psn, by.pd, &reth, packets, false);
         Ok(())
     }
@@ -241,7 +241,7 @@ impl Qp {
             })
             .map_err(|_| Fault::Access)?;
         self.rq.advance(1, true);
-        self.fetch_executed(packet.bth.psn, Some(old));
+        self.fetch_executed(packet.bth.psn, 1, Some(old));
         self.rq.responses.push_back(Response::Atomic {
             psn: packet.bth.psn,
             old,
@@ -252,11 +252,15 @@ impl Qp {
     }
 
     /// Remembers a READ or atomic for when it is repeated.
-    fn fetch_executed(&mut self, psn: Psn, result: Option<u64>) {
+    fn fetch_executed(&mut self, psn: Psn, packets: u32, result: Option<u64>) {
         if self.rq.fetched.len() >= usize::from(self.attr.max_dest_rd_atomic) {
             self.rq.fetched.pop_front();
         }
-        self.rq.fetched.push_back((psn, result));
+        self.rq.fetched.push_back(Fetched {
+            psn,
+            packets,
+            result,
+        });
     }
 
     /// At most `max_dest_rd_atomic` READs and atomics may wait for their answers.
