@@ -319,6 +319,8 @@ pub struct End {
     pub sign: Instant,
     /// When it was connected.
     pub joined: Instant,
+    /// Receives of this life, or what they are for, were taken from it.
+    pub robbed: bool,
     /// It is in SQD, and whether it was told that it is drained.
     pub draining: Option<bool>,
 }

@@ -235,6 +235,7 @@ impl World {
             srq: shared.then(|| self.hosts[host].srqs[0]),
             sign: Instant::ZERO,
             joined: Instant::ZERO,
+            robbed: false,
             draining: None,
         })
     }

@@ -423,8 +423,9 @@ impl World {
         self.tally.mended += 1;
         match state {
             ibv_qp_state::IBV_QPS_SQE => {
+                self.move_to(host, qp, ibv_qp_state::IBV_QPS_RTS)?;
                 self.grams[g].sends.failed = false;
-                self.move_to(host, qp, ibv_qp_state::IBV_QPS_RTS)
+                Ok(())
             }
             ibv_qp_state::IBV_QPS_ERR => {
                 self.move_to(host, qp, ibv_qp_state::IBV_QPS_RESET)?;

@@ -17,6 +17,22 @@ impl World {
     /// # Errors
     /// What is wrong.
     pub fn report(&mut self, host: usize) -> Verdict {
+        loop {
+            let stopped = self.events(host)?;
+            if stopped.is_empty() {
+                return Ok(());
+            }
+            // What was posted and not taken yet is flushed: that, too, is an end.
+            self.hosts[host].take_posts();
+            let more = self.events(host)?;
+            for (qp, state) in stopped.into_iter().chain(more) {
+                self.stopped(host, qp, state)?;
+            }
+        }
+    }
+
+    /// Takes the events that there are; gives the Queue Pairs that stopped.
+    fn events(&mut self, host: usize) -> Result<Vec<(u32, ibv_qp_state)>, String> {
         let mut stopped = vec![];
         while let Some(event) = self.engine(host).and_then(|e| e.poll_event()) {
             self.mark_event(host, &event);
@@ -33,10 +49,7 @@ impl World {
                 Event::Srq { srq, kind } => self.srq_event(host, srq.0, kind)?,
             }
         }
-        for (qp, state) in stopped {
-            self.stopped(host, qp, state)?;
-        }
-        Ok(())
+        Ok(stopped)
     }
 
     fn mark_event(&mut self, host: usize, event: &Event) {
@@ -230,12 +243,12 @@ impl World {
 
     fn receiver_broken(&self, conn: usize, end: usize, req: &Req) -> bool {
         let peer = &self.conns[conn].ends[1 - end];
-        let own = peer.inbox.is_some_and(|i| self.areas[i].gone);
+        let own = peer.robbed;
         let of_peer = |s: usize| self.srqs[s].failed || self.areas[self.srqs[s].inbox].gone;
         let shared = peer.srq.is_some_and(of_peer);
         let named = req.srq.is_some_and(|id| {
-            let mut srqs = self.hosts[peer.host].srqs.iter();
-            srqs.any(|&s| self.srqs[s].id == id && of_peer(s))
+            (0..self.srqs.len())
+                .any(|s| self.srqs[s].host == peer.host && self.srqs[s].id == id && of_peer(s))
         });
         own || shared || named
     }
@@ -258,7 +271,9 @@ impl World {
         if let Some((slot, pieces)) = &req.local {
             self.check_fetched(conn, end, &req, *slot, pieces)?;
         }
-        if let Some(atomic) = req.atomic {
+        if let (Some(atomic), Some((words, _))) = (req.atomic, req.remote)
+            && !self.areas[words.0].gone
+        {
             let value = &mut self.conns[conn].ways[end].values[atomic.word];
             *value = atomic.apply(*value);
         }
@@ -304,7 +319,9 @@ impl World {
                 .to_vec(),
             _ => return Ok(()),
         };
-        if self.areas[slot.0].gone {
+        // What was read may be gone by now.
+        let source_gone = req.remote.is_some_and(|(s, _)| self.areas[s.0].gone);
+        if self.areas[slot.0].gone || source_gone {
             return Ok(());
         }
         let done = self.areas[slot.0].check(slot.1, pieces, &want, Shape::Whole);

@@ -121,14 +121,14 @@ impl Knobs {
         };
         let (mtu, spread) = (256 << rng.below(5), rng.below(5));
         // Short messages mostly, sometimes of many packets.
-        let packets = [1, 1, 2, 4, 10][spread as usize];
+        let packets = [1, 2, 3, 6, 12][spread as usize];
         let quiet = profile == Profile::Clean || profile == Profile::Duplicate;
         Knobs {
             profile,
             nodes: nodes as usize,
             conns: 1 + rng.below(nodes + 2) as usize,
             datagrams: [0, 2, 3, 5][rng.below(4) as usize],
-            actions: 100 + rng.below(150) as usize,
+            actions: 150 + rng.below(300) as usize,
             span: Duration::from_micros(500 << rng.below(8)),
             faults: faults(profile, rng),
             mtu,

@@ -122,7 +122,14 @@ impl World {
         let quiet = self.quiet(hosts[0], hosts[1]) && self.quiet(hosts[1], hosts[0]);
         // A late packet of UC would begin a message: whoever cannot wait takes new Queue Pairs.
         let renew = !(quiet || self.conns[conn].reliable()) || self.rng.chance(0.3);
-        self.draw_psns(conn, quiet);
+        // On UC the one who is late would take messages of a life that it is not in.
+        let at_once = !renew && !self.conns[conn].reliable();
+        let wait = match at_once || self.rng.chance(0.5) {
+            true => 0,
+            false => self.rng.below(1_000_000),
+        };
+        // Nor must an end that is late take what it gets for packets of its own life.
+        self.draw_psns(conn, quiet && (renew || wait == 0));
         self.conns[conn].life += 1;
         let life = self.conns[conn].life;
         for at in 0..self.conns[conn].directions() {
@@ -144,11 +151,6 @@ impl World {
         self.refurnish(conn)?;
         self.tell(|| format!("conn {conn} between {hosts:?} begins life {life}, renewed: {renew}"));
         self.join(conn, first, life)?;
-        let wait = if self.rng.chance(0.5) {
-            0
-        } else {
-            self.rng.below(1_000_000)
-        };
         let (at, end) = (self.now + Duration::from_nanos(wait), 1 - first);
         if wait == 0 {
             return self.join(conn, end, life);
@@ -229,7 +231,7 @@ impl World {
         }
         let now = self.now;
         let e = &mut self.conns[conn].ends[end];
-        (e.sign, e.joined, e.draining) = (now, now, None);
+        (e.sign, e.joined, e.draining, e.robbed) = (now, now, None, false);
         self.feed(self.receives_of(conn, end), self.knobs.receives)
     }
 
@@ -361,11 +363,12 @@ impl World {
             return Ok(());
         };
         if e.life == life && self.end_state(conn, end) == Some(ibv_qp_state::IBV_QPS_SQE) {
+            self.tally.mended += 1;
+            self.move_to(host, qp, ibv_qp_state::IBV_QPS_RTS)?;
             if let Some(stream) = self.conns[conn].ways[end].streams.get_mut(&life) {
                 stream.sends.failed = false;
             }
-            self.tally.mended += 1;
-            return self.move_to(host, qp, ibv_qp_state::IBV_QPS_RTS);
+            return Ok(());
         }
         if e.life != life || self.end_state(conn, end) != Some(ibv_qp_state::IBV_QPS_SQD) {
             return Ok(());

@@ -129,7 +129,7 @@ impl World {
     pub fn send_some(&mut self, rng: &mut Rng) -> Verdict {
         let conn = rng.below(self.conns.len() as u64) as usize;
         let way = rng.below(self.conns[conn].directions() as u64) as usize;
-        for _ in 0..1 + rng.below(6) {
+        for _ in 0..1 + rng.below(8) {
             self.send_one(rng, conn, way)?;
         }
         Ok(())

@@ -148,6 +148,10 @@ impl World {
             .filter(|_| of == Use::Target);
         let engine = self.hosts[host].engine.as_mut().ok_or("a dead host")?;
         if let Some(window) = window {
+            if window.opening == Opening::Changing {
+                // A message that is under way may end it.
+                return Ok(());
+            }
             if window.opening == Opening::Open
                 && window.life == self.conns[conn].life
                 && engine.dereg_mr(lkey).is_ok()
@@ -163,6 +167,7 @@ impl World {
             .dereg_mr(lkey)
             .map_err(|e| format!("dereg_mr: {e}"))?;
         self.areas[area].bury();
+        self.conns[conn].ends[way].robbed |= of == Use::Inbox;
         self.tally.deregistered += 1;
         self.recover_soon(conn);
         Ok(())
