@@ -1,14 +1,17 @@
-/* What the MPI examples share: a job in which every rank can send to every other one, and what to do when a rank dies. MPI
- * starts the processes and hands their endpoints round; all messages go over libqp.
+/* What the MPI examples share: a job in which every rank can send to every other one, and what to
+ * do when a rank dies. MPI starts the processes and hands their endpoints round; all messages go
+ * over libqp.
  *
  *   --transport rc | ud  rc if not given
- *   --device NAME        an adapter such as mlx5_0, or `soft` for a software device; if not given, the first adapter, and a
- *                        software device where there is none
+ *   --device NAME        an adapter such as mlx5_0, or `soft` for a software device; if not given,
+ *                        the first adapter, and a software device where there is none
  *   --rounds N           how often; 100 if not given
  *   --die RANK           this rank kills itself half way, to show what the others say
  *
- * A rank that has lost others names them and ends with status 3. MPI must let it do so: `mpirun --enable-recovery` with Open
- * MPI, `mpirun -disable-auto-cleanup` with MPICH. Otherwise they kill all ranks as soon as one is dead.
+ * A rank that has lost others names them and ends with status 3. MPI must let it do so, and not
+ * kill all ranks when one is dead: `mpirun --enable-recovery` with Open MPI, and with MPICH
+ * `mpirun -disable-auto-cleanup`. (MPICH 4.0 kills them all the same when a process that it has
+ * started itself dies by a signal: start each rank by a shell, as tests/mpi.sh does.)
  */
 #ifndef MPI_JOB_H
 #define MPI_JOB_H
@@ -19,7 +22,7 @@
 #include <signal.h>
 #include <time.h>
 
-#define SIZE 1024           /* most bytes of a message: they fit into one datagram of every network */
+#define SIZE 1024           /* bytes of a message: they fit into one datagram of every network */
 #define GRH 40              /* on UD, bytes of the device's in front of each message */
 #define SLOT (SIZE + GRH)   /* memory for one message */
 #define Q_KEY 0x1234        /* on UD, only datagrams with this number get in */
@@ -29,7 +32,7 @@
 #define FLUSHED 5           /* IBV_WC_WR_FLUSH_ERR: not sent, because of an earlier failure */
 #define LOST_SOME 3         /* our status when we have lost ranks */
 
-/* The memory of a rank: slots to receive in, and behind them one for each rank to send to it from. */
+/* What a rank has. Its memory: slots to receive in, behind them one to send from for each rank. */
 typedef struct job {
     int rank, ranks, rounds, die;
     int transport;           /* QP_RC or QP_UD */
@@ -41,7 +44,7 @@ typedef struct job {
     qp_srq *srq;             /* where every Queue Pair takes its receives from */
     qp_mr *mr;
     char *memory;
-    qp_pair **pairs;         /* RC: one to each other rank. UD: the one at our own place is for all */
+    qp_pair **pairs;         /* RC: one to each other rank. UD: one for all, at our own place */
     qp_dest **dests;         /* UD: the way to each other rank; else NULLs */
 } job;
 
@@ -73,9 +76,10 @@ static inline double seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static inline int usage(const char *program)
+static inline void usage(const char *program)
 {
-    fprintf(stderr, "usage: %s [--transport rc|ud] [--device NAME] [--rounds N] [--die RANK]\n", program);
+    fprintf(stderr, "usage: %s [--transport rc|ud] [--device NAME] [--rounds N] [--die RANK]\n"
+            "with 2 to 256 ranks, and at most 65535 as rounds times ranks\n", program);
     MPI_Finalize();
     exit(2);
 }
@@ -99,7 +103,8 @@ static inline void receive_into(job *j, uint32_t slot)
     TRY(qp_post_srq_recv(j->srq, &recv));
 }
 
-/* Sends the first bytes of a rank's send_slot() to it. The immediate data says who we are and `what` it is: the round. */
+/* Sends the first bytes of a rank's send_slot() to it. The immediate data says who we are and
+ * `what` it is: the round. */
 static inline void send_to(job *j, int rank, size_t len, uint32_t what)
 {
     qp_send send;
@@ -128,13 +133,15 @@ static inline void job_open(job *j, const char *device)
     else if (!strcmp(device, "soft")) TRY(qp_soft_open(NULL, &j->device));
     else TRY(qp_device_open(device, &j->device));
 
-    /* A rank is at most one round ahead of another in an all-to-all, and ranks - 1 steps in a ring. */
+    /* Enough for all that can come before we look: in an all-to-all a rank is at most one round
+     * ahead of us, in a ring at most ranks - 1 steps. */
     j->receives = 4 * (uint32_t)j->ranks;
     depth = j->transport == QP_UD ? 4 * (uint32_t)j->ranks : 8;
     TRY(qp_pd_create(j->device, &j->pd));
     TRY(qp_cq_create(j->device, j->receives + depth * (uint32_t)j->ranks, 1, &j->cq));
     TRY(qp_srq_create(j->pd, j->receives, 1, &j->srq));
-    TRY(qp_mr_create(j->pd, (j->receives + (size_t)j->ranks) * SLOT, 1 /* IBV_ACCESS_LOCAL_WRITE */, &j->mr));
+    TRY(qp_mr_create(j->pd, (j->receives + (size_t)j->ranks) * SLOT,
+                     1 /* IBV_ACCESS_LOCAL_WRITE */, &j->mr));
     TRY(qp_mr_addr(j->mr, &memory));
     j->memory = memory;
     j->pairs = zeroed((size_t)j->ranks, sizeof *j->pairs);
@@ -147,12 +154,13 @@ static inline void job_open(job *j, const char *device)
     attr.send_cq = j->cq;
     attr.srq = j->srq;
     for (rank = 0; rank < j->ranks; rank++)
-        if ((rank == j->rank) == (j->transport == QP_UD)) TRY(qp_pair_create(j->pd, &attr, &j->pairs[rank]));
+        if ((rank == j->rank) == (j->transport == QP_UD))
+            TRY(qp_pair_create(j->pd, &attr, &j->pairs[rank]));
 }
 
-/* RC: a connection is two Queue Pairs, so each rank has an endpoint for each other one. MPI_Allgather gives all to all; ours
- * for rank r is number `rank * ranks + r`. A Queue Pair may send when that of the peer is ready to receive, so all wait for
- * all in the middle. */
+/* RC: a connection is two Queue Pairs, so each rank has an endpoint for each other one. Of all
+ * that MPI_Allgather gives, number `a * ranks + b` is that of rank a for rank b. A Queue Pair may
+ * send when that of the peer is ready to receive, so all wait for all in the middle. */
 static inline void connect_rc(job *j)
 {
     int n = j->ranks, bytes = n * (int)sizeof(qp_endpoint), rank;
@@ -160,10 +168,12 @@ static inline void connect_rc(job *j)
     qp_endpoint *all = zeroed((size_t)n * (size_t)n, sizeof *all);
 
     for (rank = 0; rank < n; rank++)
-        if (j->pairs[rank]) TRY(qp_pair_endpoint(j->pairs[rank], j->device, 1, -1, NULL, &mine[rank]));
+        if (j->pairs[rank])
+            TRY(qp_pair_endpoint(j->pairs[rank], j->device, 1, -1, NULL, &mine[rank]));
     MPI_Allgather(mine, bytes, MPI_BYTE, all, bytes, MPI_BYTE, MPI_COMM_WORLD);
     for (rank = 0; rank < n; rank++)
-        if (j->pairs[rank]) TRY(qp_pair_connect_begin(j->pairs[rank], &all[rank * n + j->rank], NULL));
+        if (j->pairs[rank])
+            TRY(qp_pair_connect_begin(j->pairs[rank], &all[rank * n + j->rank], NULL));
     MPI_Barrier(MPI_COMM_WORLD);
     for (rank = 0; rank < n; rank++)
         if (j->pairs[rank]) TRY(qp_pair_connect_finish(j->pairs[rank], NULL));
@@ -196,6 +206,7 @@ static inline void job_begin(job *j, int argc, char **argv)
     j->rounds = 100;
     j->die = -1;
     MPI_Init(&argc, &argv);
+    signal(SIGUSR1, SIG_IGN); /* by which mpirun of MPICH tells us that a rank has died */
     MPI_Comm_rank(MPI_COMM_WORLD, &j->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &j->ranks);
     for (i = 1; i < argc; i += 2) {
@@ -208,10 +219,7 @@ static inline void job_begin(job *j, int argc, char **argv)
         else if (!strcmp(argv[i], "--die") && *value) j->die = atoi(value);
         else usage(argv[0]);
     }
-    if (j->ranks < 2 || j->ranks > 256 || (long)j->rounds * j->ranks > 65535) {
-        fprintf(stderr, "2 to 256 ranks, and rounds times ranks at most 65535\n");
-        exit(2);
-    }
+    if (j->ranks < 2 || j->ranks > 256 || (long)j->rounds * j->ranks > 65535) usage(argv[0]);
     job_open(j, device);
     if (j->transport == QP_UD) connect_ud(j);
     else connect_rc(j);
@@ -224,52 +232,52 @@ static inline void lost(const job *j, int rank, const char *why)
     fflush(stdout);
 }
 
-/* We have lost somebody, or nothing comes any more. Finds out who is still there, names those who are not, and ends this
- * process. The others do the same at the same time, because the question who is there makes them ask too.
+/* We have lost somebody, or nothing comes any more, or somebody asks who is there. Finds out who
+ * is, names those who are not, and ends this process. The others do the same at the same time,
+ * because the question makes them ask too.
  *
- * On RC the device knows: it repeats a message until the peer's device acknowledges it, and reports that this never happened.
- * On UD nobody acknowledges anything, and who says nothing for long is taken for lost. */
-static inline void roll_call(job *j, const qp_completion *failed)
+ * On RC the device knows: it repeats a message until the peer's device acknowledges it, and reports
+ * that this never happened. On UD nobody acknowledges anything, and who says nothing for long is
+ * taken for lost.
+ *
+ * `done` is the completion that brought us here; NULL for silence. */
+static inline void roll_call(job *j, const qp_completion *done)
 {
     char *is_lost = zeroed((size_t)j->ranks, 1), *is_here = zeroed((size_t)j->ranks, 1), why[2048];
     double end = seconds() + ROLL_CALL_S, ask_at = 0;
     int unknown = j->ranks - 1, rank;
-    qp_completion done;
+    qp_completion next;
 
     while ((unknown > 0 || j->sending > 0) && seconds() < end) {
-        if (failed) {
-            rank = (int)failed->context;
-            if (failed->status != FLUSHED && !is_lost[rank]) {
-                /* The sentence is long; what does not fit is cut off, which is no failure here. */
-                if (qp_cq_explain(j->cq, why, sizeof why, NULL) && qp_last_code() != QP_CODE_SHORT_BUFFER) exit(1);
-                is_lost[rank] = 1;
-                if (!is_here[rank]) { /* else it has answered, and ended */
-                    lost(j, rank, why);
-                    unknown--;
-                }
+        if (done && done->operation == QP_RECV) {
+            rank = (int)(done->imm >> 16 & 0x7fff);
+            if (done->imm & HERE && !is_here[rank] && !is_lost[rank]) {
+                is_here[rank] = 1;
+                unknown--;
             }
-            failed = NULL;
+            receive_into(j, (uint32_t)done->context);
+        } else if (done && done->status && done->status != FLUSHED) {
+            rank = (int)done->context;
+            /* (What does not fit into `why` is cut off.) */
+            TRY(qp_cq_explain(j->cq, why, sizeof why, NULL)
+                && qp_last_code() != QP_CODE_SHORT_BUFFER);
+            if (!is_here[rank] && !is_lost[rank]) { /* else it has answered and ended, or we know */
+                lost(j, rank, why);
+                unknown--;
+            }
+            is_lost[rank] = 1;
         }
         if (seconds() >= ask_at) { /* on UD again and again: datagrams may get lost */
             for (rank = 0; rank < j->ranks; rank++)
                 if (rank != j->rank && !is_lost[rank]) send_to(j, rank, 0, HERE);
             ask_at = j->transport == QP_UD ? seconds() + 0.5 : end;
         }
-        if (qp_wait(j->cq, 100, &done, 1, NULL)) continue;
-        if (done.operation != QP_RECV) {
-            j->sending--;
-            if (done.status) failed = &done;
-        } else {
-            rank = (int)(done.imm >> 16 & 0x7fff);
-            if (done.imm & HERE && !is_here[rank] && !is_lost[rank]) {
-                is_here[rank] = 1;
-                unknown--;
-            }
-            receive_into(j, (uint32_t)done.context);
-        }
+        done = qp_wait(j->cq, 100, &next, 1, NULL) ? NULL : &next;
+        if (done && done->operation != QP_RECV) j->sending--;
     }
     for (rank = 0; rank < j->ranks; rank++)
-        if (rank != j->rank && !is_here[rank] && !is_lost[rank]) lost(j, rank, "it does not answer");
+        if (rank != j->rank && !is_here[rank] && !is_lost[rank])
+            lost(j, rank, "it does not answer");
     free(is_lost);
     free(is_here);
     exit(LOST_SOME); /* not MPI_Finalize(): it would wait for the dead */
@@ -282,7 +290,7 @@ static inline int progress(job *j, message *m)
     qp_completion done;
 
     if (qp_wait(j->cq, SILENCE_MS, &done, 1, NULL)) {
-        if (qp_last_code() != QP_CODE_TIMED_OUT) TRY(1);
+        TRY(qp_last_code() != QP_CODE_TIMED_OUT);
         roll_call(j, NULL);
     }
     if (done.operation != QP_RECV) {
@@ -290,7 +298,7 @@ static inline int progress(job *j, message *m)
         if (done.status) roll_call(j, &done);
         return 0;
     }
-    if (done.imm & HERE) roll_call(j, NULL);
+    if (done.imm & HERE) roll_call(j, &done);
     m->rank = (int)(done.imm >> 16);
     m->round = done.imm & 0xffff;
     m->slot = (uint32_t)done.context;
@@ -312,7 +320,8 @@ static inline void check(const job *j, const message *m, int from, int to, unsig
 
     for (i = 0; i < m->len && m->bytes[i] == pattern(from, to, round, i); i++) {}
     if (i == SIZE) return;
-    fprintf(stderr, "rank %d: byte %zu of %zu of rank %d, round %u is wrong\n", j->rank, i, m->len, from, round);
+    fprintf(stderr, "rank %d: byte %zu of %zu of rank %d, round %u is wrong\n", j->rank, i, m->len,
+            from, round);
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
@@ -332,14 +341,16 @@ static inline void job_end(job *j, const char *what, unsigned long bytes)
     MPI_Reduce(&bytes, &all, 1, MPI_UNSIGNED_LONG, MPI_SUM, 0, MPI_COMM_WORLD);
     MPI_Barrier(MPI_COMM_WORLD);
     if (j->rank == 0)
-        printf("%s over %s: %d ranks, %lu bytes, all right\n", what, j->transport == QP_UD ? "UD" : "RC", j->ranks, all);
+        printf("%s over %s: %d ranks, %lu bytes, all right\n", what,
+               j->transport == QP_UD ? "UD" : "RC", j->ranks, all);
     for (rank = 0; rank < j->ranks; rank++) {
         if (j->dests[rank]) TRY(qp_dest_destroy(j->dests[rank]));
         if (j->pairs[rank]) TRY(qp_pair_destroy(j->pairs[rank]));
     }
     free(j->dests);
     free(j->pairs);
-    TRY(qp_srq_destroy(j->srq) || qp_cq_destroy(j->cq) || qp_mr_destroy(j->mr) || qp_pd_destroy(j->pd));
+    TRY(qp_srq_destroy(j->srq) || qp_cq_destroy(j->cq));
+    TRY(qp_mr_destroy(j->mr) || qp_pd_destroy(j->pd));
     TRY(qp_device_destroy(j->device));
     MPI_Finalize();
 }
