@@ -72,9 +72,10 @@ impl Mesh {
             return Ok(());
         }
         tracing::warn!(me = self.me.0, ?processes, %why, "processes have failed");
-        self.gone(&processes, PeerState::Failed(why))?;
+        // Before what this does to requests.
+        let told = processes.clone();
         self.events.push_back(Event::Failed { processes, why });
-        Ok(())
+        self.gone(&told, PeerState::Failed(why))
     }
 
     /// Lets go of processes that have failed or left.

@@ -146,8 +146,8 @@ impl Mesh {
         }
         self.tell(from, false, Body::Leave)?;
         if self.is_living(from) {
-            self.gone(&[from], PeerState::Left)?;
             self.events.push_back(Event::Left(from));
+            self.gone(&[from], PeerState::Left)?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use rdma_core_sys::IBV_WC_REM_ACCESS_ERR;
 use rdma_qp::{Access, AckTimeout, Fate, Memory, RetryCount, Timing};
 use rdma_xrc::mesh::{Event, Options, Rank, SendError, Why};
 
-use crate::job::{Job, LIMIT, Transports, try_send};
+use crate::job::{Job, LIMIT, Transports, patient, try_send};
 use crate::traffic::{Checked, message};
 
 const BOTH: [Transports; 2] = [Transports::Rc, Transports::Xrc];
@@ -230,7 +230,11 @@ fn who_does_not_answer_when_asked_to_connect_has_failed() {
 fn a_bad_network_costs_time_only() {
     for over in BOTH {
         let faults = "loss=5%,duplicate=3%,reorder=5%,seed=11";
-        let mut job = Job::on_bad_network(3, 2, over, &Options::default(), faults);
+        let options = Options {
+            timing: patient(),
+            ..Options::default()
+        };
+        let mut job = Job::on_bad_network(3, 2, over, &options, faults);
         job.bring_up();
         let mut seen: Vec<Checked> = (0..6).map(|me| Checked::new(Rank(me), 6)).collect();
         let mut next = [0u32; 6];

@@ -7,7 +7,7 @@ use rdma_core_sys::rules::Transport;
 use rdma_xrc::mesh::{Event, Options, Rank};
 use rdma_xrc::plan::{Amounts, IntraNode, plan};
 
-use crate::job::{Job, LIMIT, Transports, try_send};
+use crate::job::{Job, LIMIT, Transports, patient, try_send};
 use crate::resident::resident;
 use crate::traffic::{Checked, message};
 
@@ -82,6 +82,7 @@ fn options() -> Options {
         low_water: 64,
         send_buffers: 64,
         heartbeat: None,
+        timing: patient(),
         ..Options::default()
     }
 }

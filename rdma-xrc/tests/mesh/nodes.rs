@@ -12,7 +12,7 @@ use rdma_qp::Fate;
 use rdma_xrc::mesh::{Event, Layout, Mesh, Options, Rank, SendError, Why};
 use rdma_xrc::plan::{IntraNode, plan};
 
-use crate::job::{LIMIT, Node, Transports};
+use crate::job::{LIMIT, Node, Transports, patient};
 use crate::resident::resident;
 use crate::traffic::{Checked, message};
 
@@ -28,6 +28,7 @@ fn options() -> Options {
     Options {
         max_message: 256,
         send_depth: 32,
+        timing: patient(),
         ..Options::default()
     }
 }
@@ -129,6 +130,9 @@ impl Process {
             Event::Left(rank) => assert_eq!(self.seen.from(rank), ROUNDS),
             Event::Failed { processes, why } => {
                 assert_eq!(why, Why::NoAnswer);
+                let is_victim = |rank: &Rank| rank.0 / PER_NODE == VICTIM;
+                let all = processes.iter().all(is_victim);
+                assert!(all, "{me}: {processes:?}: {why}");
                 self.failed.extend(processes);
                 self.told = clock();
             }
