@@ -1,8 +1,9 @@
 //! One end of a connection as a JSON document: what a person who was not there needs, in a form that tools read.
 //!
 //! [`Qp::dump`](crate::Qp::dump) takes one, at any time and in any state; it never fails, it says what it could not find out.
-//! Two of them, one of each end, say most of what there is to say about a connection that does not work. Keys and contents of
-//! memory are not in it.
+//! Two of them, one of each end, say most of what there is to say about a connection that does not work:
+//! [`doctor::diagnose`](crate::doctor::diagnose) reads them. Keys and contents of memory are not in it, unless a recorder
+//! of the software device adds `regions`.
 //!
 //! ```
 //! use rdma_qp::{Device, Dump};
@@ -37,6 +38,12 @@
 //! | `endpoint` | what this end told the peer and the peer told this end, see [`Ends`]; `null` before that |
 //! | `last_error` | the last modify that was refused or request that failed, see [`LastError`] |
 //! | `missing` | sentences: what could not be found out, and why |
+//! | `ports` | the other ports of the device, see [`OtherPort`]; absent where there are none |
+//! | `mishaps` | what went wrong with single requests, see [`Mishap`]; absent where the device does not tell |
+//! | `regions` | the memory regions of the process, see [`RegionDump`]; absent where nobody recorded them |
+//!
+//! A recorder of the software device adds the device's counters to `counters`: those of the whole device as `soft/<name>`,
+//! such as `soft/rx_bad_qkey`, and those of the QP as `qp/<name>`, such as `qp/rnr_naks_sent`.
 
 use std::collections::BTreeMap;
 
@@ -94,6 +101,89 @@ pub struct Dump {
     /// What could not be found out.
     #[serde(default)]
     pub missing: Vec<String>,
+    /// The other ports of the device.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<OtherPort>,
+    /// What went wrong with single requests.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mishaps: Vec<Mishap>,
+    /// The memory regions of the process.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub regions: Vec<RegionDump>,
+}
+
+/// A port that the QP is not on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OtherPort {
+    /// Its number, counted from 1.
+    pub number: u8,
+    /// Its state, as C names it: `IBV_PORT_ACTIVE`.
+    pub state: String,
+    /// The filled entries of its GID table.
+    #[serde(default)]
+    pub gids: Vec<GidDump>,
+}
+
+/// What went wrong with one request: the field `of` says which kind, and the others stand beside it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "of", rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Mishap {
+    /// `"request"`: a request of the send queue failed.
+    Request {
+        /// What it was, as C names its completion's opcode: `IBV_WC_RDMA_WRITE`.
+        opcode: String,
+        /// The status, as a number of `ibv_wc_status`.
+        status: u32,
+        /// Address in the peer's process, where it named one.
+        #[serde(default)]
+        addr: Option<u64>,
+        /// The peer's key, where it named one.
+        #[serde(default)]
+        rkey: Option<u32>,
+        /// Its length in bytes.
+        len: u64,
+    },
+    /// `"receive"`: a receive failed.
+    Receive {
+        /// The status, as a number of `ibv_wc_status`.
+        status: u32,
+        /// Bytes that it had room for.
+        room: u64,
+        /// Bytes that were to go there, with a datagram's 40 in front; none if the message had not come whole.
+        #[serde(default)]
+        len: Option<u64>,
+    },
+    /// `"qkey"`: a datagram was dropped for its Q_Key.
+    Qkey {
+        /// The QP that sent it.
+        from: u32,
+        /// The Q_Key that it carried.
+        qkey: u32,
+        /// The Q_Key of this QP.
+        own: u32,
+    },
+    /// `of` names what this release does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+/// A memory region.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionDump {
+    /// Address of its first byte.
+    pub addr: u64,
+    /// Its length in bytes.
+    pub len: u64,
+    /// Its local key.
+    pub lkey: u32,
+    /// Its remote key.
+    pub rkey: u32,
+    /// What is allowed: bits of `ibv_access_flags`.
+    pub access: u32,
+    /// Whether it was deregistered since.
+    #[serde(default)]
+    pub gone: bool,
 }
 
 /// When and where a dump was taken.
@@ -224,6 +314,9 @@ pub struct Attributes {
     pub port_num: Option<u8>,
     /// Place of its partition key.
     pub pkey_index: Option<u16>,
+    /// The partition key there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pkey: Option<u16>,
     /// What the peer may do: bits of `ibv_access_flags`.
     pub qp_access_flags: Option<u32>,
     /// Its Q_Key (UD).
@@ -234,6 +327,9 @@ pub struct Attributes {
     pub dest_qp_num: Option<u32>,
     /// PSN that it expects next, or was to expect first, as the device says.
     pub rq_psn: Option<Psn>,
+    /// PSN that it was told to expect first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_rq_psn: Option<Psn>,
     /// READs and atomics that it serves at a time.
     pub max_dest_rd_atomic: Option<u8>,
     /// Code of the time that the peer is asked to wait; 0 is 655.36 ms.
@@ -242,6 +338,9 @@ pub struct Attributes {
     pub path: Option<PathDump>,
     /// PSN that it sends next, or was to send first, as the device says.
     pub sq_psn: Option<Psn>,
+    /// PSN that it was told to send first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_sq_psn: Option<Psn>,
     /// Code of the wait for an acknowledgement: 4.096 us x 2^code; 0 is for ever.
     pub timeout: Option<u8>,
     /// Repetitions after a missing acknowledgement.
@@ -327,6 +426,9 @@ pub enum Failed {
         errno: i32,
         /// Whether the device was asked at all, or the call was refused before that.
         called: bool,
+        /// What was found wrong with it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        problems: Vec<Wrong>,
     },
     /// `"request"`: a request failed. Flushes that follow from a failure are not errors of their own.
     Request {
@@ -342,6 +444,15 @@ pub enum Failed {
     /// `of` names what this release does not know.
     #[serde(other)]
     Unknown,
+}
+
+/// Something that is wrong with a modify.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wrong {
+    /// A name that never changes, see [`Problem::code`](crate::Problem::code).
+    pub code: String,
+    /// What is wrong, with the values.
+    pub text: String,
 }
 
 /// Milliseconds since 1970.
@@ -360,6 +471,12 @@ impl From<&ModifyError> for LastError {
                 to: error.to.to_string(),
                 errno: error.errno().raw_os_error(),
                 called: !error.refused_before_call(),
+                problems: (error.problems.iter())
+                    .map(|problem| Wrong {
+                        code: problem.code().to_owned(),
+                        text: problem.to_string(),
+                    })
+                    .collect(),
             },
         }
     }

@@ -73,6 +73,11 @@ impl Errno {
         matches!(self.0, 11 | 4)
     }
 
+    /// Whether it says that there is no way to an address (ENETUNREACH, ETIMEDOUT, EHOSTUNREACH).
+    pub(crate) fn is_no_route(self) -> bool {
+        matches!(self.0, 101 | 110 | 113)
+    }
+
     /// The errno of the last failed call of this thread.
     pub(crate) fn last() -> Errno {
         // A call that failed without saying why is an I/O error.

@@ -64,6 +64,7 @@ mod cq;
 mod deadline;
 mod device;
 mod dmabuf;
+pub mod doctor;
 pub mod dump;
 mod endpoint;
 mod errno;

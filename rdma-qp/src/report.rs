@@ -7,6 +7,7 @@ use rdma_core_sys::*;
 
 use crate::account::{Account, Operation};
 use crate::cq::{Completion, Failure, Root, Ticket};
+use crate::doctor::causes;
 use crate::gid::{Gid, GidEntry};
 use crate::qp::{PathInfo, QpInfo};
 use crate::units::{AckTimeout, RetryCount, RnrRetry, Timing};
@@ -107,42 +108,8 @@ impl FailureReport {
     }
 
     /// The usual causes of the status, most likely first.
-    pub fn causes(&self) -> &'static str {
+    pub fn causes(&self) -> String {
         causes(self.status)
-    }
-}
-
-/// The usual causes of a status.
-fn causes(status: ibv_wc_status) -> &'static str {
-    match status {
-        IBV_WC_RETRY_EXC_ERR => {
-            "no acknowledgement came: the peer is dead or not yet in RTR, or QP number, PSN, GID or path MTU do not match, or \
-             UDP port 4791 is blocked, or the timeout is too short for the path"
-        }
-        IBV_WC_RNR_RETRY_EXC_ERR => {
-            "the peer had no receive posted, for longer than rnr_retry allows"
-        }
-        IBV_WC_REM_ACCESS_ERR => {
-            "the peer's region does not allow this: wrong rkey or address, out of its bounds, deregistered, or without the access"
-        }
-        IBV_WC_REM_INV_REQ_ERR => {
-            "the peer cannot take this request: its receive is too short, its QP does not allow the operation, an atomic is \
-             not at a multiple of 8, or the path MTUs differ"
-        }
-        IBV_WC_REM_OP_ERR => "the peer's device could not do it",
-        IBV_WC_LOC_LEN_ERR => {
-            "the message is longer than the receive that it went into, or than the port allows"
-        }
-        IBV_WC_LOC_PROT_ERR => {
-            "the local region does not allow this: it was deregistered, or lacks the access"
-        }
-        IBV_WC_LOC_QP_OP_ERR => "the local QP cannot do this request",
-        IBV_WC_LOC_ACCESS_ERR => "a region of this side did not allow what the peer's write needed",
-        IBV_WC_WR_FLUSH_ERR => "the QP is in the error state, and what is outstanding is flushed",
-        IBV_WC_MW_BIND_ERR => "the memory window could not be bound",
-        IBV_WC_BAD_RESP_ERR => "the peer's answer made no sense",
-        IBV_WC_FATAL_ERR => "the device is broken",
-        _ => "see the status in ibv_poll_cq(3)",
     }
 }
 

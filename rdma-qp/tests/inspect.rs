@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::*;
 use fake::Fake;
 use rdma_core_sys::*;
-use rdma_qp::dump::{Dump, Failed};
+use rdma_qp::dump::{Dump, Failed, Wrong};
 use rdma_qp::exchange::{Exchange, from_fn, shm, tcp};
 use rdma_qp::lint::Finding;
 use rdma_qp::{
@@ -158,6 +158,10 @@ fn a_dump_has_the_books_and_the_last_error() {
         to: "INIT".into(),
         errno: 22,
         called: false,
+        problems: vec![Wrong {
+            code: refused.problems[0].code().into(),
+            text: refused.problems[0].to_string(),
+        }],
     };
     assert_eq!(error.what, expected);
 
@@ -260,7 +264,13 @@ fn a_qp_of_the_program_has_a_dump_without_books() {
             (&foreign_dump.qp.state[..], foreign_dump.qp.number),
             (state, p.qp.qp_num())
         );
-        assert_eq!(foreign_dump.qp.attributes, own.qp.attributes);
+        // What it was told first is known of a QP of this library only.
+        let mut known = own.qp.attributes;
+        assert_eq!(
+            (known.first_sq_psn.take(), known.first_rq_psn.take()),
+            (known.sq_psn, known.rq_psn)
+        );
+        assert_eq!(foreign_dump.qp.attributes, known);
         assert!(
             foreign_dump.qp.attributes.timeout.is_some(),
             "it came as far as RTS"

@@ -66,6 +66,9 @@ pub struct Profile {
     /// For programs that run with the preload library: where it appends the counters of the process's
     /// devices when the process ends. Others ask [`counters`](crate::counters).
     pub counters: Option<PathBuf>,
+    /// For programs that run with the preload library: the directory into which it writes, again and again and when the
+    /// process ends, what it knows of the process's Queue Pairs, for `qp doctor`.
+    pub record: Option<PathBuf>,
     /// For programs that run with the preload library: the device's paths below /dev/infiniband and
     /// /sys/class/infiniband are there.
     pub facade: bool,
@@ -87,6 +90,7 @@ impl Default for Profile {
             strict: Strict::default(),
             explain: false,
             counters: None,
+            record: None,
             facade: true,
         }
     }

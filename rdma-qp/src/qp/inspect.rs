@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use rdma_core_sys::rules;
@@ -13,13 +14,14 @@ use super::{NOTHING, PathInfo, PostError, Qp, QpInfo, Rc, Transport};
 use crate::cq::{Cq, Ticket, WaitError};
 use crate::deadline::Deadline;
 use crate::dump::{
-    self, Accounts, Attributes, CapDump, DeviceDump, Dump, Ends, GidDump, GlobalDump, PathDump,
-    PortDump, QpDump, Taken,
+    self, Accounts, Attributes, CapDump, DeviceDump, Dump, Ends, GidDump, GlobalDump, OtherPort,
+    PathDump, PortDump, QpDump, Taken,
 };
 use crate::endpoint::RemoteAddr;
-use crate::gid::Gid;
+use crate::gid::{Gid, GidEntry};
 use crate::lint::{self, Finding};
 use crate::port::Port;
+use crate::raw::context::ContextHandle;
 use crate::rtt::Rtt;
 use crate::units::{PathMtu, Psn};
 
@@ -154,7 +156,7 @@ pub(super) fn take(
     let mut missing = Vec::new();
     let context = handle.context();
     let known = info.path().clone();
-    let (state, attributes) = match modify::snapshot(handle, info, transport) {
+    let (state, mut attributes) = match modify::snapshot(handle, info, transport) {
         Ok(snapshot) => (
             snapshot.attr.qp_state.to_string(),
             attributes(&snapshot.attr, transport, &known),
@@ -178,10 +180,7 @@ pub(super) fn take(
             .ok()
             .map(|info| PortDump {
                 number: port.number(),
-                state: info
-                    .state
-                    .name()
-                    .map_or_else(|| info.state.0.to_string(), str::to_owned),
+                state: state_name(info.state),
                 link_layer: Some(info.link_layer),
                 lid: info.lid,
                 max_mtu: info.max_mtu,
@@ -192,19 +191,12 @@ pub(super) fn take(
                 grh_required: info.grh_required,
             });
         let table = port.gids().map_err(|e| note(&e)).unwrap_or_default();
-        let netdevs = netdevs();
-        gids.extend(table.into_iter().map(|entry| {
-            let netdev = netdevs.get(&entry.ifindex);
-            GidDump {
-                index: entry.index,
-                gid: entry.gid,
-                kind: entry.kind,
-                ifindex: entry.ifindex,
-                netdev: netdev.map(|(name, _)| name.clone()),
-                netdev_mtu: netdev.and_then(|(_, mtu)| *mtu),
-            }
-        }));
+        gids = dump_gids(table, &netdevs());
+        attributes.pkey = (attributes.pkey_index).and_then(|index| port.pkey(index).ok());
     }
+    let others = number.map_or_else(Vec::new, |number| {
+        other_ports(context, number, device.phys_port_cnt)
+    });
     let endpoint = match (known.ends, told) {
         (Some(ends), _) => {
             let (here, there) = *ends;
@@ -252,7 +244,49 @@ pub(super) fn take(
         endpoint,
         last_error: info.last_error(),
         missing,
+        ports: others,
+        mishaps: Vec::new(),
+        regions: Vec::new(),
     }
+}
+
+/// The state of a port, as C names it.
+fn state_name(state: ibv_port_state) -> String {
+    state
+        .name()
+        .map_or_else(|| state.0.to_string(), str::to_owned)
+}
+
+/// Filled entries of a GID table, with the network devices behind them.
+fn dump_gids(table: Vec<GidEntry>, netdevs: &BTreeMap<u32, (String, Option<u32>)>) -> Vec<GidDump> {
+    let dump = |entry: GidEntry| {
+        let netdev = netdevs.get(&entry.ifindex);
+        GidDump {
+            index: entry.index,
+            gid: entry.gid,
+            kind: entry.kind,
+            ifindex: entry.ifindex,
+            netdev: netdev.map(|(name, _)| name.clone()),
+            netdev_mtu: netdev.and_then(|(_, mtu)| *mtu),
+        }
+    };
+    table.into_iter().map(dump).collect()
+}
+
+/// The ports of a device but for this one; of a device of many ports, the first 8.
+fn other_ports(context: &Arc<ContextHandle>, but: u8, ports: u8) -> Vec<OtherPort> {
+    let numbers = (1..=ports.min(8)).filter(|number| *number != but);
+    let look = |number| {
+        let port = Port::new(context.clone(), number, ports).ok()?;
+        let state = port.query().ok()?.state;
+        let table = port.gids().unwrap_or_default();
+        Some(OtherPort {
+            number,
+            state: state_name(state),
+            gids: dump_gids(table, &netdevs()),
+        })
+    };
+    numbers.filter_map(look).collect()
 }
 
 /// The attributes that are set in the state that the QP is in.
@@ -284,11 +318,13 @@ fn attributes(attr: &ibv_qp_attr, transport: rules::Transport, known: &PathInfo)
     Attributes {
         port_num: has(IBV_QP_PORT).then_some(attr.port_num),
         pkey_index: has(IBV_QP_PKEY_INDEX).then_some(attr.pkey_index),
+        pkey: None,
         qp_access_flags: has(IBV_QP_ACCESS_FLAGS).then_some(attr.qp_access_flags),
         qkey: has(IBV_QP_QKEY).then_some(attr.qkey),
         path_mtu: PathMtu::from_code(attr.path_mtu.0).filter(|_| has(IBV_QP_PATH_MTU)),
         dest_qp_num: has(IBV_QP_DEST_QPN).then_some(attr.dest_qp_num),
         rq_psn: psn(IBV_QP_RQ_PSN, attr.rq_psn),
+        first_rq_psn: known.rq_psn.and_then(|psn| Psn::new(psn).ok()),
         max_dest_rd_atomic: has(IBV_QP_MAX_DEST_RD_ATOMIC).then_some(attr.max_dest_rd_atomic),
         min_rnr_timer: has(IBV_QP_MIN_RNR_TIMER).then_some(attr.min_rnr_timer),
         path: has(IBV_QP_AV).then(|| PathDump {
@@ -303,6 +339,7 @@ fn attributes(attr: &ibv_qp_attr, transport: rules::Transport, known: &PathInfo)
             }),
         }),
         sq_psn: psn(IBV_QP_SQ_PSN, attr.sq_psn),
+        first_sq_psn: known.sq_psn.and_then(|psn| Psn::new(psn).ok()),
         timeout: has(IBV_QP_TIMEOUT).then_some(attr.timeout),
         retry_cnt: has(IBV_QP_RETRY_CNT).then_some(attr.retry_cnt),
         rnr_retry: has(IBV_QP_RNR_RETRY).then_some(attr.rnr_retry),

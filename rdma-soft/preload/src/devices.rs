@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rdma_core_sys::{Verbs, ibv_context, ibv_device, ops};
 
-use crate::{real, report};
+use crate::{real, record, report};
 
 /// The two lists that one of ours was made of, by its address.
 static LISTS: Mutex<BTreeMap<usize, Parts>> = Mutex::new(BTreeMap::new());
@@ -67,6 +67,7 @@ impl List {
 /// `num_devices` is null or writable.
 pub(crate) unsafe fn get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
     report::at_exit();
+    record::begin();
     // A libibverbs that finds no kernel support has no list (ENOSYS); ours is all there is then.
     let real = real::verbs().and_then(List::get);
     let Some(soft) = List::get(rdma_soft::verbs()) else {

@@ -11,7 +11,7 @@
 //! - `real`: where libibverbs is, if it is.
 //! - `loading`: programs that load libibverbs by hand get this library.
 //! - `facade`: the paths below /dev and /sys at which programs look for devices.
-//! - `report`: what is told at the end of a process.
+//! - `report`: what is told at the end of a process. `record`: what is written for `qp doctor` while it runs.
 //!
 //! The environment's `RDMA_SOFT_*` variables say what the device is ([`rdma_soft::profile`]); `qp run` sets them.
 #![deny(unsafe_code)]
@@ -20,6 +20,7 @@ mod devices;
 mod facade;
 mod loading;
 mod real;
+mod record;
 mod report;
 mod verbs;
 

@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use rdma_core_sys::dispatch::{Object, table_of};
 use rdma_core_sys::*;
 
-use crate::{devices, facade, real};
+use crate::{devices, facade, real, record};
 
 /// The table that serves what belongs to no object of a device in Rust: libibverbs', or where there is none ours.
 fn others() -> &'static Verbs {
@@ -86,6 +86,20 @@ macro_rules! export {
     (@call open_device $device:ident) => { devices::open_device($device.table(), $device) };
     (@call import_device $cmd_fd:ident) => { of_command_fd($cmd_fd).import_device($cmd_fd) };
     (@call ack_async_event $event:ident) => { of_event($event).ack_async_event($event) };
+    (@call close_device $context:ident) => { record::close_device($context.table(), $context) };
+    (@call modify_qp $qp:ident $attr:ident $mask:ident) => { record::modify_qp($qp.table(), $qp, $attr, $mask) };
+    (@call destroy_qp $qp:ident) => { record::destroy_qp($qp.table(), $qp) };
+    (@call create_qp $pd:ident $attr:ident) => { record::made("ibv_create_qp", None, $pd.table().create_qp($pd, $attr)) };
+    (@call create_cq $context:ident $cqe:ident $data:ident $channel:ident $vector:ident) => {
+        record::made("ibv_create_cq", u64::try_from($cqe).ok(), $context.table().create_cq($context, $cqe, $data, $channel, $vector))
+    };
+    (@call reg_mr $pd:ident $addr:ident $length:ident $access:ident) => {
+        record::registered($length, $access as u32, $pd.table().reg_mr($pd, $addr, $length, $access))
+    };
+    (@call reg_mr_iova2 $pd:ident $addr:ident $length:ident $iova:ident $access:ident) => {
+        record::registered($length, $access, $pd.table().reg_mr_iova2($pd, $addr, $length, $iova, $access))
+    };
+    (@call dereg_mr $mr:ident) => { record::deregister($mr.table(), $mr) };
     (@call fork_init) => { others().fork_init() };
     (@call is_fork_initialized) => { others().is_fork_initialized() };
     (@call $field:ident $first:ident $($arg:ident)*) => { $first.table().$field($first $(, $arg)*) };

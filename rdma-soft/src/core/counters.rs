@@ -1,5 +1,9 @@
 //! One counter per reason: every received frame ends in *accepted* or in exactly one of these.
 
+use rdma_core_sys::{ibv_wc_opcode, ibv_wc_status};
+
+use super::wqe::Remote;
+
 macro_rules! refusals {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
         /// Why a received frame was not accepted. Each reason has a counter of its own.
@@ -69,6 +73,49 @@ refusals! {
     BadResponse = "rx_bad_response",
 }
 
+/// Something that went wrong with one request, with its values: what a counter cannot say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mishap {
+    /// A request of a send queue failed. What was flushed behind it has none.
+    Request {
+        /// The Queue Pair.
+        qp_num: u32,
+        /// What it was.
+        opcode: ibv_wc_opcode,
+        /// Why it failed.
+        status: ibv_wc_status,
+        /// The peer's memory that it named; `None` for messages.
+        remote: Option<Remote>,
+        /// Its bytes.
+        len: u64,
+    },
+    /// A receive failed. What was flushed has none.
+    Receive {
+        /// The Queue Pair.
+        qp_num: u32,
+        /// Why it failed.
+        status: ibv_wc_status,
+        /// Bytes that it had room for.
+        room: u64,
+        /// Bytes that were to go there, a datagram's 40 in front included; `None` if the message had not come whole.
+        len: Option<u64>,
+    },
+    /// A datagram was dropped for its Q_Key.
+    Qkey {
+        /// The Queue Pair that it came to.
+        qp_num: u32,
+        /// The Queue Pair that sent it.
+        from: u32,
+        /// Its Q_Key.
+        qkey: u32,
+        /// The Q_Key of the Queue Pair that it came to.
+        own: u32,
+    },
+}
+
+/// Mishaps that are kept: the first ones, for what follows mostly follows from them.
+const MISHAPS: usize = 64;
+
 /// Counters of the engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -102,6 +149,7 @@ pub struct Counters {
     pub tx_payload_bytes: u64,
     /// Payload bytes accepted.
     pub rx_payload_bytes: u64,
+    mishaps: Vec<Mishap>,
 }
 
 impl Counters {
@@ -117,6 +165,19 @@ impl Counters {
     /// How many frames were refused for this reason.
     pub fn refused(&self, why: Refused) -> u64 {
         self.refused[why as usize]
+    }
+
+    /// Notes what went wrong with one request.
+    #[cold]
+    pub fn note(&mut self, mishap: Mishap) {
+        if self.mishaps.len() < MISHAPS {
+            self.mishaps.push(mishap);
+        }
+    }
+
+    /// What went wrong with single requests: the first 64 of the node.
+    pub fn mishaps(&self) -> &[Mishap] {
+        &self.mishaps
     }
 
     /// All counters, by name.

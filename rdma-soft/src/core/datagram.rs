@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use rdma_core_sys::{ibv_wc_opcode, ibv_wc_status};
 
-use super::counters::Refused;
+use super::counters::{Mishap, Refused};
 use super::engine::Path;
 use super::event::Sender;
 use super::qp::{Qp, RecvEnd, Shared};
@@ -28,6 +28,12 @@ impl Qp {
     ) -> Result<(), Refused> {
         let deth = packet.deth.ok_or(Refused::BadHeader)?;
         if deth.qkey != self.attr.qkey {
+            shared.counters.note(Mishap::Qkey {
+                qp_num: self.num,
+                from: deth.src_qp,
+                qkey: deth.qkey,
+                own: self.attr.qkey,
+            });
             return Err(Refused::BadQkey);
         }
         let Some(pd) = self.init.pd else {
@@ -40,7 +46,13 @@ impl Qp {
         let stored = scatter(&shared.keys, pd, sges, 0, &Payload::Bytes(&grh))
             .and_then(|()| scatter(&shared.keys, pd, sges, GRH_LEN as u64, payload));
         if let Err(status) = stored {
-            self.end_receive(shared, RecvEnd::error(status));
+            // The completion of a failure has no length; the mishap has.
+            let byte_len = (GRH_LEN + payload.len()) as u32;
+            let end = RecvEnd {
+                byte_len,
+                ..RecvEnd::error(status)
+            };
+            self.end_receive(shared, end);
             if status == ibv_wc_status::IBV_WC_LOC_LEN_ERR {
                 return Err(Refused::TooLong);
             }

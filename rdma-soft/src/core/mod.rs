@@ -29,7 +29,7 @@ pub mod time;
 mod transmit;
 mod wqe;
 
-pub use counters::{Counters, Refused};
+pub use counters::{Counters, Mishap, Refused};
 pub use datagram::GRH_LEN;
 pub use engine::{Engine, MULTICAST_QP, Path};
 pub use error::CallError;

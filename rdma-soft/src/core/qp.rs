@@ -8,7 +8,7 @@ use rdma_core_sys::rules::{self, Transport};
 use rdma_core_sys::{ibv_event_type, ibv_qp_attr, ibv_qp_state, ibv_wc_opcode, ibv_wc_status};
 
 use super::config::Config;
-use super::counters::Counters;
+use super::counters::{Counters, Mishap};
 use super::event::{Completion, CqId, Event, PdId, Queue, Sender, SrqId, XrcdId};
 use super::keys::Keys;
 use super::requester::Requester;
@@ -318,6 +318,15 @@ impl Qp {
             SendOp::CompareSwap { .. } => ibv_wc_opcode::IBV_WC_COMP_SWAP,
             SendOp::FetchAdd { .. } => ibv_wc_opcode::IBV_WC_FETCH_ADD,
         };
+        if failed && status != ibv_wc_status::IBV_WC_WR_FLUSH_ERR {
+            shared.counters.note(Mishap::Request {
+                qp_num: self.num,
+                opcode,
+                status,
+                remote: wqe.op.remote(),
+                len: wqe.data.len(),
+            });
+        }
         let wc = Completion {
             wr_id: wqe.wr_id,
             queue: Queue::Send,
@@ -343,19 +352,27 @@ impl Qp {
     pub fn complete_recv(&self, shared: &mut Shared, recv: &Taken, end: RecvEnd) {
         let of_srq = (recv.srq).and_then(|id| shared.srqs.get(&id)?.init.xrc);
         let cq = of_srq.map(|(_, cq)| cq).or(self.init.recv_cq);
+        let failed = end.status != ibv_wc_status::IBV_WC_SUCCESS;
         let wc = Completion {
             wr_id: recv.wqe.wr_id,
             queue: recv.srq.map_or(Queue::Recv, Queue::Srq),
             seq: recv.wqe.seq,
             status: end.status,
             opcode: end.opcode,
-            byte_len: end.byte_len,
+            byte_len: if failed { 0 } else { end.byte_len },
             imm: end.imm,
             invalidated: end.invalidated,
             qp_num: self.num,
             sender: end.sender,
         };
-        let failed = end.status != ibv_wc_status::IBV_WC_SUCCESS;
+        if failed && end.status != ibv_wc_status::IBV_WC_WR_FLUSH_ERR {
+            shared.counters.note(Mishap::Receive {
+                qp_num: self.num,
+                status: end.status,
+                room: recv.wqe.sges.total(),
+                len: (end.byte_len > 0).then_some(end.byte_len.into()),
+            });
+        }
         if let Some(cq) = cq {
             shared.events.push_back(Event::Completion {
                 cq,

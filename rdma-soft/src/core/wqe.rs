@@ -226,6 +226,17 @@ pub enum SendOp {
 }
 
 impl SendOp {
+    /// The peer's memory that it names; `None` for messages, and for what is done in the node.
+    pub fn remote(&self) -> Option<Remote> {
+        match self {
+            SendOp::Write { remote, .. }
+            | SendOp::Read { remote }
+            | SendOp::CompareSwap { remote, .. }
+            | SendOp::FetchAdd { remote, .. } => Some(*remote),
+            _ => None,
+        }
+    }
+
     /// True for what is done in the node, without a packet.
     pub fn is_local(&self) -> bool {
         matches!(self, SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_))

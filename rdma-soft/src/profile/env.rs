@@ -174,6 +174,15 @@ const VARIABLES: &[Variable] = &[
         },
     },
     Variable {
+        name: "RDMA_SOFT_RECORD",
+        accepted: "the path of a directory into which the preload library writes what it knows of the \
+                   Queue Pairs of each process",
+        apply: |profile, text| {
+            profile.record = Some(text.into());
+            Ok(())
+        },
+    },
+    Variable {
         name: "RDMA_SOFT_FACADE",
         accepted: "1 for the preload library to show paths of the device below /dev and /sys, or 0",
         apply: |profile, text| {

@@ -41,11 +41,11 @@ use rdma_core_sys::{Functions, Verbs};
 use why::{fail, minus_one, refuse};
 
 pub use by_name::{
-    counters, fail_device, open_error, partition, port_queries, qp_stats, queue_pairs, set_faults, set_gid,
-    set_pkey, set_port_up,
+    counters, fail_device, open_error, partition, port_queries, qp_stats, queue_pairs, set_faults,
+    set_gid, set_pkey, set_port_up,
 };
 pub use device::add_device;
-pub use why::last_refusal;
+pub use why::{last_refusal, refusals};
 
 /// What the undefined fields of a failed completion hold: no opcode, no flag combination and no
 /// length that a program expects, so that a program which reads them is found out.

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::ffi::c_int;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
 
@@ -13,6 +14,13 @@ use crate::core::CallError;
 thread_local! {
     static LAST: RefCell<Option<CallError>> = const { RefCell::new(None) };
 }
+
+/// The first refusals of this process, of all threads.
+static FIRST: Mutex<Vec<CallError>> = Mutex::new(Vec::new());
+/// How many of them are kept.
+const KEPT: usize = 64;
+/// No more are kept.
+static FULL: AtomicBool = AtomicBool::new(false);
 
 /// Refusals also go to standard error.
 static EXPLAIN: AtomicBool = AtomicBool::new(false);
@@ -37,6 +45,16 @@ pub fn last_refusal() -> Option<String> {
     LAST.with_borrow(|last| last.as_ref().map(|error| error.why.clone().into_owned()))
 }
 
+/// What the refused verbs calls of this process were told, each with its errno: the first 64, of all threads. A sentence that
+/// repeats the one before it is there once.
+///
+/// The software device's own calls only.
+pub fn refusals() -> Vec<(i32, String)> {
+    let first = FIRST.lock().unwrap_or_else(PoisonError::into_inner);
+    let told = |error: &CallError| (error.errno.raw_os_error(), error.why.clone().into_owned());
+    first.iter().map(told).collect()
+}
+
 /// From now on refusals also go to standard error, one line each.
 pub(super) fn explain() {
     EXPLAIN.store(true, Ordering::Relaxed);
@@ -51,6 +69,14 @@ pub(super) fn note(error: impl Into<CallError>) -> Errno {
         let line = format!("rdma-soft: errno {}: {error}\n", errno.raw_os_error());
         // Where nobody can read it, nobody is told.
         let _ = std::io::stderr().write_all(line.as_bytes());
+    }
+    if !FULL.load(Ordering::Relaxed) {
+        let mut first = FIRST.lock().unwrap_or_else(PoisonError::into_inner);
+        let again = first.last().is_some_and(|last| last.why == error.why);
+        if !again && first.len() < KEPT {
+            first.push(error.clone());
+        }
+        FULL.store(first.len() == KEPT, Ordering::Relaxed);
     }
     // A thread that is ending may have none any more.
     let _ = LAST.try_with(|last| last.replace(Some(error)));

@@ -64,6 +64,29 @@ pub enum GidProblem {
     },
 }
 
+impl Problem {
+    /// A name that never changes, for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Problem::Mask(refusal) if refusal.is_transition => "mask",
+            Problem::Mask(_) => "no-transition",
+            Problem::Value(Violation::GrhMissing { .. }) => "grh-missing",
+            Problem::Value(Violation::PathMtuAboveActive { .. }) => "mtu-over-port",
+            Problem::Value(Violation::PathMtuAboveMax { .. }) => "mtu-over-port",
+            Problem::Value(Violation::AvPortDiffers { .. }) => "port-differs",
+            Problem::Value(Violation::PrivilegedQkey { .. }) => "qkey-privileged",
+            Problem::Value(_) => "value",
+            Problem::Gid(GidProblem::EmptySlot { .. }) => "gid-empty",
+            Problem::Gid(GidProblem::RoceV1 { .. }) => "gid-roce-v1",
+            Problem::Gid(GidProblem::ZeroDestination) => "dgid-zero",
+            Problem::Gid(GidProblem::FamilyMismatch { .. }) => "gid-family",
+            Problem::CurState { .. } => "cur-state",
+            Problem::EmptyPkey { .. } => "pkey-empty",
+            Problem::Draining => "draining",
+        }
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,0 +1,427 @@
+//! What the dump of one end says.
+
+use std::time::Duration;
+
+use rdma_core_sys::ibv_global_route;
+
+use super::{End, Finding, Weight, told_counter};
+use crate::dump::{Failed, GidDump, LastError};
+use crate::endpoint::LinkLayer;
+use crate::gid::{Family, Gid, GidEntry, GidKind, choose};
+use crate::lint;
+use crate::qp::{GidProblem, check_gid};
+use crate::rtt::Rtt;
+use crate::units::{AckTimeout, RetryCount, Timing};
+
+/// No acknowledgement came.
+const RETRY_EXC: u32 = 12;
+
+/// Looks at one end; `peer` is its dump, where there is one.
+pub(super) fn look(
+    end: &End<'_>,
+    peer: Option<&End<'_>>,
+    rtt: Option<Rtt>,
+    found: &mut Vec<Finding>,
+) {
+    modify(end, found);
+    path(end, found);
+    settings(end, peer, rtt, found);
+    late_answers(end, peer, found);
+}
+
+/// The entries of a table as the choice and the checks know them.
+fn entries(port: u8, table: &[GidDump]) -> Vec<GidEntry> {
+    let entry = |dump: &GidDump| GidEntry {
+        port,
+        index: dump.index,
+        gid: dump.gid,
+        kind: dump.kind,
+        ifindex: dump.ifindex,
+    };
+    table.iter().map(entry).collect()
+}
+
+/// A modify that was not made.
+fn modify(end: &End<'_>, found: &mut Vec<Finding>) {
+    let Some(LastError {
+        what:
+            Failed::Modify {
+                from,
+                to,
+                errno,
+                called,
+                problems,
+            },
+        text,
+        ..
+    }) = &end.last_error
+    else {
+        return;
+    };
+    // One that was mended since is history.
+    let way = ["RESET", "INIT", "RTR", "RTS"];
+    let place = |state: &str| way.iter().position(|step| *step == state);
+    if let (Some(now), Some(wanted)) = (place(&end.qp.state), place(to))
+        && now >= wanted
+        && wanted > 0
+    {
+        return;
+    }
+    let step = match from {
+        Some(from) => format!("{from} -> {to}"),
+        None => format!("modify to {to}"),
+    };
+    let number = *errno;
+    let before = format!(
+        "before the call the QP was in {}",
+        from.as_deref().unwrap_or("a state that it did not tell")
+    );
+    let errno = format!("errno {}", crate::errno::Errno::from_raw(number));
+    if problems.is_empty() && crate::errno::Errno::from_raw(number).is_no_route() {
+        found.push(
+            end.finds("no-route", Weight::Certain, format!("{step} was refused: there is no route to the peer's GID, or no neighbour answers there"))
+                .shown_by(errno)
+                .shown_by(text.clone())
+                .cured_by("`qp doctor path --remote GID` says which local entry can reach the peer; see that the peer's address is up"),
+        );
+        return;
+    }
+    if problems.is_empty() {
+        let (code, cause) = if *called {
+            (
+                "provider-refused",
+                format!("{step} was refused by the provider, although the rules allow it"),
+            )
+        } else {
+            ("modify-refused", format!("{step} was refused"))
+        };
+        found.push(
+            end.finds(code, Weight::Certain, cause)
+                .shown_by(before)
+                .shown_by(errno)
+                .shown_by(text.clone())
+                .cured_by(
+                    "no attribute is missing, not allowed or out of range, so the caller is right by the rules: look into the \
+                     kernel log, try the same on another device, and report it to the maker of the driver",
+                ),
+        );
+        return;
+    }
+    for problem in problems {
+        if matches!(&problem.code[..], "gid-empty" | "dgid-zero")
+            && other_port(end, &step, &problem.text, found)
+        {
+            continue;
+        }
+        found.push(
+            end.finds(
+                &problem.code[..],
+                Weight::Certain,
+                format!("{step} was refused: {}", problem.text),
+            )
+            .shown_by(before.clone())
+            .shown_by(errno.clone())
+            .cured_by(cure_of(&problem.code, &step)),
+        );
+    }
+}
+
+/// What to do about a problem of a modify, beyond what its sentence says.
+fn cure_of(code: &str, step: &str) -> String {
+    match code {
+        "mask" => format!(
+            "pass ibv_modify_qp exactly the attributes of {step}: the missing ones added, those not allowed left out; \
+             `qp states` lists them"
+        ),
+        "no-transition" => "go to a state that can be reached from here; from ERR only RESET leads on".to_owned(),
+        "grh-missing" => "set ah_attr.is_global to 1, ah_attr.grh.dgid to the peer's GID and sgid_index to an own one: \
+                          Ethernet has no LIDs"
+            .to_owned(),
+        "mtu-over-port" => "take the smaller of both ends' active_mtu (ibv_query_port) as path_mtu".to_owned(),
+        "port-differs" => "name one port everywhere: in INIT, in the address vector, and where GIDs are queried".to_owned(),
+        "qkey-privileged" => "take a Q_Key below 0x80000000".to_owned(),
+        "gid-empty" | "gid-roce-v1" | "gid-family" => {
+            "set sgid_index to the entry that `qp devices` marks as chosen; do not count on a fixed index".to_owned()
+        }
+        "dgid-zero" => "fill in the GID that the peer sent: it queried an empty slot, or an index that is none of its port".to_owned(),
+        "pkey-empty" => "set pkey_index to a filled place (ibv_query_pkey); on RoCE that is 0".to_owned(),
+        "draining" => "wait for IBV_EVENT_SQ_DRAINED, or until sq_draining is 0".to_owned(),
+        "cur-state" => "leave IBV_QP_CUR_STATE out, or set it to the real state".to_owned(),
+        _ => "set it to a value in that range, and leave attributes out whose default will do".to_owned(),
+    }
+}
+
+/// A port without any GID, while another has one: the port was assumed. Says whether it was so.
+fn other_port(end: &End<'_>, step: &str, text: &str, found: &mut Vec<Finding>) -> bool {
+    let Some(port) = &end.port else { return false };
+    if !end.gids.is_empty() {
+        return false;
+    }
+    let better = end.ports.iter().find_map(|other| {
+        let choice = choose(other.number, entries(other.number, &other.gids), None).ok()?;
+        Some((other, choice.entry()))
+    });
+    let Some((other, entry)) = better else {
+        return false;
+    };
+    found.push(
+        end.finds("port-assumed", Weight::Certain, format!("port {} has no GID at all: the QP belongs on another port", port.number))
+            .shown_by(format!("{step}: {text}"))
+            .shown_by(format!("port {} is {}, its GID table is empty", port.number, port.state))
+            .shown_by(format!("port {} is {} and has GID {entry}", other.number, other.state))
+            .cured_by(format!(
+                "use port_num {} in INIT, in the address vector and in ibv_query_gid, and sgid_index {}; do not assume port 1: \
+                 `qp devices` lists what there is",
+                other.number, entry.index
+            )),
+    );
+    true
+}
+
+/// Whether two addresses may be of one subnet: a dump does not say how long prefixes are, so the usual 24 and 64 bits are taken.
+pub(super) fn same_subnet(a: Gid, b: Gid) -> bool {
+    let (x, y) = (a.bytes(), b.bytes());
+    match (a.family(), b.family()) {
+        (Family::Ipv4, Family::Ipv4) => x[12..15] == y[12..15] || (x[12], y[12]) == (127, 127),
+        (Family::LinkLocal, Family::LinkLocal) => true,
+        (Family::Ipv6, Family::Ipv6) => x[..8] == y[..8],
+        _ => false,
+    }
+}
+
+/// The address vector.
+fn path(end: &End<'_>, found: &mut Vec<Finding>) {
+    let Some(global) = end
+        .qp
+        .attributes
+        .path
+        .as_ref()
+        .and_then(|path| path.global.as_ref())
+    else {
+        return;
+    };
+    let Some(port) = &end.port else { return };
+    let failed = end.failed() == Some(RETRY_EXC);
+    let weight = if failed { Weight::Likely } else { Weight::Risk };
+    let mut grh = ibv_global_route::zeroed();
+    grh.dgid.raw = global.dgid.bytes();
+    grh.sgid_index = global.sgid_index;
+    let table = entries(port.number, &end.gids);
+    let source = table
+        .iter()
+        .find(|entry| entry.index == u32::from(global.sgid_index))
+        .copied();
+    let in_table = u32::from(global.sgid_index) < port.gid_tbl_len;
+    let ethernet = port.link_layer == Some(LinkLayer::Ethernet);
+    for problem in check_gid(&grh, source, &table, in_table, ethernet) {
+        let code = crate::Problem::Gid(problem.clone()).code();
+        let cure = match &problem {
+            GidProblem::RoceV1 {
+                better: Some(better),
+                ..
+            }
+            | GidProblem::FamilyMismatch {
+                better: Some(better),
+                ..
+            } => {
+                format!(
+                    "set ah_attr.grh.sgid_index to {}, which is {better}",
+                    better.index
+                )
+            }
+            _ => cure_of(code, "INIT -> RTR"),
+        };
+        let cause = match &problem {
+            GidProblem::RoceV1 { .. } => "it sends RoCE v1 from a GID whose peer speaks v2, or is behind an IP network that v1 does not cross".to_owned(),
+            _ => problem.to_string(),
+        };
+        let evidence = source.map_or_else(
+            || format!("sgid_index is {}", global.sgid_index),
+            |entry| format!("sgid_index is {entry}"),
+        );
+        found.push(
+            end.finds(code, weight, cause)
+                .shown_by(evidence)
+                .shown_by(format!("dgid is {}", global.dgid))
+                .also(
+                    failed.then(|| format!("a request failed: {}", super::status::name(RETRY_EXC))),
+                )
+                .cured_by(cure),
+        );
+    }
+    link_local(end, source, &table, global.dgid, failed, found);
+    if ethernet
+        && global.hop_limit <= 1
+        && source.is_some_and(|entry| {
+            entry.kind != GidKind::RoceV1 && !same_subnet(entry.gid, global.dgid)
+        })
+    {
+        let finding = lint::Finding::HopLimit {
+            hop_limit: global.hop_limit,
+        };
+        found.push(
+            end.finds(
+                finding.code(),
+                weight,
+                "the hop limit is too small for a routed path: the first router drops every packet",
+            )
+            .shown_by(format!(
+                "hop_limit is {}, and becomes the TTL",
+                global.hop_limit
+            ))
+            .also(
+                source.map(|entry| {
+                    format!("{} and {} are of different subnets", entry.gid, global.dgid)
+                }),
+            )
+            .also(failed.then(|| format!("a request failed: {}", super::status::name(RETRY_EXC))))
+            .cured_by(format!("{} in ah_attr.grh, at both ends", finding.advice())),
+        );
+    }
+}
+
+/// Link-local GIDs at both ends: legal, and mostly not meant.
+fn link_local(
+    end: &End<'_>,
+    source: Option<GidEntry>,
+    table: &[GidEntry],
+    dgid: Gid,
+    failed: bool,
+    found: &mut Vec<Finding>,
+) {
+    let Some(entry) =
+        source.filter(|entry| entry.kind != GidKind::Ib && entry.gid.family() == Family::LinkLocal)
+    else {
+        return;
+    };
+    if !failed || dgid.family() != Family::LinkLocal {
+        return;
+    }
+    let better = choose(entry.port, table.iter().copied(), None)
+        .ok()
+        .map(|choice| choice.entry());
+    found.push(
+        end.finds("gid-link-local", Weight::Likely, "it sends from a link-local GID, which no router forwards, and which may be nobody's any more")
+            .shown_by(format!("sgid_index is {entry}; dgid is {dgid}"))
+            .cured_by(match better {
+                Some(better) => format!("let both ends take a routed address: here sgid_index {}, which is {better}", better.index),
+                None => "give the interfaces of both ends an IPv4 address, and use its GID".to_owned(),
+            }),
+    );
+}
+
+/// What the lint says; what has already happened by it weighs more.
+fn settings(end: &End<'_>, peer: Option<&End<'_>>, rtt: Option<Rtt>, found: &mut Vec<Finding>) {
+    let failed = end.failed();
+    for finding in lint::check(&end.settings(rtt)) {
+        let likely = |explains: bool| {
+            if explains {
+                Weight::Likely
+            } else {
+                Weight::Risk
+            }
+        };
+        let (weight, also) = match &finding {
+            // Looked at with both addresses.
+            lint::Finding::HopLimit { .. } => continue,
+            lint::Finding::PortDown { .. } => (Weight::Certain, None),
+            lint::Finding::TimeoutShort { .. } => (likely(failed == Some(RETRY_EXC)), None),
+            lint::Finding::RetryCntZero => (likely(failed == Some(RETRY_EXC)), None),
+            lint::Finding::RnrRetryZero => (likely(failed == Some(13)), None),
+            lint::Finding::MtuOverInterface { .. } => (likely(failed.is_some()), None),
+            lint::Finding::RnrTimerLongest => {
+                let naks = end.counted(&[
+                    "qp/rnr_naks_sent",
+                    "hw_counters/out_of_buffer",
+                    "soft/tx_rnr_naks",
+                ]);
+                let weight = if naks.is_some() {
+                    Weight::Certain
+                } else {
+                    Weight::Risk
+                };
+                let waited = peer.and_then(|peer| peer.counted(&["qp/rnr_wait_ms"]));
+                let waited = waited.map(|(_, ms)| format!("the peer waited {ms} ms in all"));
+                (
+                    weight,
+                    [naks.map(told_counter), waited]
+                        .into_iter()
+                        .flatten()
+                        .reduce(|a, b| format!("{a}; {b}")),
+                )
+            }
+            _ => (Weight::Risk, None),
+        };
+        found.push(
+            end.finds(
+                finding.code(),
+                weight,
+                finding.to_string().split(": ").next().unwrap_or_default(),
+            )
+            .shown_by(finding.consequence())
+            .also(also)
+            .also(
+                failed
+                    .filter(|_| weight == Weight::Likely)
+                    .map(|status| format!("a request failed: {}", super::status::name(status))),
+            )
+            .cured_by(finding.advice()),
+        );
+    }
+}
+
+/// Answers that came, but too late: the timeout is shorter than the round trip, whatever that is.
+fn late_answers(end: &End<'_>, peer: Option<&End<'_>>, found: &mut Vec<Finding>) {
+    let Some(timeout) = end
+        .qp
+        .attributes
+        .timeout
+        .and_then(|code| AckTimeout::from_code(code).ok())
+    else {
+        return;
+    };
+    if end.failed() != Some(RETRY_EXC)
+        || found
+            .iter()
+            .any(|f| f.code == "timeout-short" && f.end == Some(end.name()))
+    {
+        return;
+    }
+    let asked_again = peer.and_then(|peer| {
+        peer.counted(&["soft/rx_duplicate_request", "hw_counters/duplicate_request"])
+    });
+    let late = end.counted(&["soft/rx_ghost_response", "soft/rx_duplicate_response"]);
+    let (Some(_), usual) = (
+        asked_again.as_ref().or(late.as_ref()),
+        Timing::default().timeout,
+    ) else {
+        return;
+    };
+    if timeout
+        .interval()
+        .is_none_or(|interval| interval > Duration::from_millis(100))
+    {
+        return;
+    }
+    let count = end
+        .qp
+        .attributes
+        .retry_cnt
+        .and_then(|count| RetryCount::new(count).ok());
+    let budget = count.and_then(|retry_cnt| {
+        Timing {
+            timeout,
+            retry_cnt,
+            ..Timing::default()
+        }
+        .budget()
+    });
+    found.push(
+        end.finds("timeout-short", Weight::Likely, "the timeout is too short for the path: the peer got the requests, and its answers came too late")
+            .shown_by(format!("timeout is {timeout}"))
+            .also(budget.map(|budget| format!("all repetitions are over after {budget:?}")))
+            .also(asked_again.map(|c| format!("at the peer {}", told_counter(c))))
+            .also(late.map(|c| format!("here {}", told_counter(c))))
+            .cured_by(format!("set timeout to {usual} at RTR -> RTS, or derive it from the round trip (4.096 us x 2^timeout, at least four round trips)")),
+    );
+}

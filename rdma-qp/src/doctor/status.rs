@@ -1,0 +1,162 @@
+//! What each status of a failed request may come from, the likeliest first: what reports print, and what is left to say when
+//! nothing shows the cause.
+
+use rdma_core_sys::ibv_wc_status;
+
+use super::{End, Finding, Weight};
+
+/// One thing that leads to a status.
+pub(super) struct Cause {
+    pub(super) code: &'static str,
+    /// What it is.
+    pub(super) what: &'static str,
+    /// What to look at, or what to do.
+    pub(super) check: &'static str,
+    /// The dumps of both ends would show it.
+    in_dumps: bool,
+}
+
+/// Causes of a status, after a few words that they all have in common.
+type Row = (ibv_wc_status, &'static str, &'static [Cause]);
+
+const fn cause(code: &'static str, what: &'static str, check: &'static str) -> Cause {
+    Cause {
+        code,
+        what,
+        check,
+        in_dumps: false,
+    }
+}
+
+const fn shown(code: &'static str, what: &'static str, check: &'static str) -> Cause {
+    Cause {
+        code,
+        what,
+        check,
+        in_dumps: true,
+    }
+}
+
+const BOTH: &str = "give `qp doctor` the dumps of both ends: it compares them";
+
+#[rustfmt::skip]
+const ROWS: &[Row] = &[
+    (ibv_wc_status::IBV_WC_RETRY_EXC_ERR, "no acknowledgement came: ", &[
+        shown("peer-not-ready", "the peer is not yet in RTR or RTS",
+            "both ends to RTR, a barrier, then both to RTS; ibv_query_qp at the peer tells its state"),
+        cause("peer-gone", "the peer is dead", "see whether its process runs, and whether its QP is in ERR"),
+        shown("qpn-differs", "dest_qp_num is not the peer's", BOTH),
+        shown("psn-differs", "the PSNs do not match", BOTH),
+        cause("no-route", "the GIDs do not reach each other",
+            "`qp doctor path --remote GID` at both ends; ping the address behind the peer's GID"),
+        cause("firewall", "UDP port 4791 is blocked", "let UDP port 4791 pass at both ends and between (RoCE v2)"),
+        cause("mtu-path", "the path does not carry packets of path_mtu",
+            "try path_mtu 1024; ping with packets of that size that must not be fragmented"),
+        cause("timeout-short", "the timeout is too short for the path",
+            "measure the round trip (`qp ping`) and set timeout so that 4.096 us x 2^timeout is four of it or more; 14 is usual"),
+    ]),
+    (ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR, "", &[
+        cause("no-receive", "the peer had no receive posted, for longer than rnr_retry allows",
+            "post receives at the peer before it is in RTR, a new one for each that completes; set rnr_retry to 7"),
+    ]),
+    (ibv_wc_status::IBV_WC_REM_ACCESS_ERR, "the peer's region does not allow this: ", &[
+        cause("rkey-unknown", "wrong rkey or address", "print address, rkey and length at both ends: byte order, 32 bits, another region"),
+        cause("out-of-region", "out of its bounds", "keep address + length within what the peer registered"),
+        cause("region-gone", "deregistered", "see that the peer still has the region when the request comes"),
+        cause("region-access", "without the access", "register it with IBV_ACCESS_REMOTE_WRITE, _READ or _ATOMIC, as the operation needs"),
+    ]),
+    (ibv_wc_status::IBV_WC_REM_INV_REQ_ERR, "the peer cannot take this request: ", &[
+        cause("receive-short", "its receive is too short", "post receives of the longest message at the peer"),
+        shown("qp-access", "its QP does not allow the operation",
+            "set the right in qp_access_flags at RESET -> INIT, and max_dest_rd_atomic above 0 for READs and atomics"),
+        cause("atomic-unaligned", "an atomic is not at a multiple of 8", "align the word"),
+        shown("mtu-differs", "the path MTUs differ", BOTH),
+    ]),
+    (ibv_wc_status::IBV_WC_REM_OP_ERR, "", &[
+        cause("peer-failed", "the peer's device could not do it", "look at the completions of the peer: one of them says why"),
+    ]),
+    (ibv_wc_status::IBV_WC_LOC_LEN_ERR, "", &[
+        cause("receive-short", "the message is longer than the receive that it went into, or than the port allows",
+            "post longer receives; compare with max_msg_sz of ibv_query_port"),
+    ]),
+    (ibv_wc_status::IBV_WC_LOC_PROT_ERR, "the local region does not allow this: ", &[
+        cause("local-region", "it was deregistered, or lacks the access",
+            "keep regions registered until their requests have completed; receives and READs need IBV_ACCESS_LOCAL_WRITE; the \
+             region and the QP need one protection domain"),
+    ]),
+    (ibv_wc_status::IBV_WC_LOC_QP_OP_ERR, "", &[
+        cause("local-request", "the local QP cannot do this request", "see which operations the transport has, and the limits of the QP"),
+    ]),
+    (ibv_wc_status::IBV_WC_LOC_ACCESS_ERR, "", &[
+        cause("local-region", "a region of this side did not allow what the peer's write needed", "register it with the right"),
+    ]),
+    (ibv_wc_status::IBV_WC_WR_FLUSH_ERR, "", &[
+        cause("flushed", "the QP is in the error state, and what is outstanding is flushed",
+            "look for the first completion of this QP that failed with another status: it is the cause"),
+    ]),
+    (ibv_wc_status::IBV_WC_MW_BIND_ERR, "", &[
+        cause("bind", "the memory window could not be bound",
+            "the region needs IBV_ACCESS_MW_BIND, must be of the same protection domain, and hold the whole window"),
+    ]),
+    (ibv_wc_status::IBV_WC_BAD_RESP_ERR, "", &[
+        cause("bad-response", "the peer's answer made no sense", "see whether QP numbers or PSNs of an earlier connection are in use"),
+    ]),
+    (ibv_wc_status::IBV_WC_FATAL_ERR, "", &[
+        cause("device-fatal", "the device is broken", "look into the kernel log; close the device and open it again"),
+    ]),
+];
+
+/// The causes of a status; none of a status that is not known.
+pub(super) fn of(status: u32) -> Option<&'static Row> {
+    ROWS.iter().find(|row| row.0.0 == status)
+}
+
+/// The usual causes of a status in a sentence, likeliest first.
+pub(crate) fn causes(status: ibv_wc_status) -> String {
+    match of(status.0) {
+        Some((_, intro, causes)) => {
+            let all: Vec<_> = causes.iter().map(|cause| cause.what).collect();
+            format!("{intro}{}", all.join(", or "))
+        }
+        None => "see the status in ibv_poll_cq(3)".to_owned(),
+    }
+}
+
+/// A status as people look for it: `IBV_WC_RETRY_EXC_ERR (12)`.
+pub(super) fn name(status: u32) -> String {
+    match ibv_wc_status(status).name() {
+        Some(name) => format!("{name} ({status})"),
+        None => format!("status {status}"),
+    }
+}
+
+/// What may lie behind a failure that nothing that is known explains. `compared`: the dumps of both ends were looked at.
+pub(super) fn explain(end: &End<'_>, compared: bool, found: &mut Vec<Finding>) {
+    let Some(status) = end.failed() else { return };
+    // What is wrong with either end explains it.
+    let explained =
+        |f: &Finding| f.weight <= Weight::Likely && (compared || f.end == Some(end.name()));
+    if found.iter().any(explained) {
+        return;
+    }
+    found.extend(possible(status, compared).map(|finding| Finding {
+        end: Some(end.name()),
+        ..finding
+    }));
+}
+
+/// The possible causes of a status as findings.
+pub(super) fn possible(status: u32, compared: bool) -> impl Iterator<Item = Finding> {
+    let causes = of(status).map_or(&[][..], |row| row.2);
+    causes
+        .iter()
+        .filter(move |cause| !(compared && cause.in_dumps))
+        .map(move |cause| Finding {
+            code: cause.code.to_owned(),
+            weight: Weight::Possible,
+            end: None,
+            cause: cause.what.to_owned(),
+            evidence: vec![format!("a request failed: {}", name(status))],
+            cure: cause.check.to_owned(),
+        })
+}
