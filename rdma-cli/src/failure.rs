@@ -20,6 +20,12 @@ pub enum Failure {
         "interrupted before the receiver said that all is well: if it found so, the copy is there and whole"
     )]
     InterruptedLate,
+    /// Something was found, and has been printed: no failure of the command, but status 1.
+    #[error("something was found")]
+    Found,
+    /// It could not be looked at what was to be looked at: status 2.
+    #[error("{0}")]
+    CouldNotLook(String),
     /// Whoever read the output is gone: no reason to complain.
     #[error("nobody reads the output")]
     OutputClosed,
@@ -31,11 +37,11 @@ impl Failure {
         Failure::Told(sentence.into())
     }
 
-    /// The exit status: 1, 2 for wrong usage, 130 after an interruption.
+    /// The exit status: 1, 2 for wrong usage and for what could not be looked at, 130 after an interruption.
     pub fn status(&self) -> ExitCode {
         match self {
-            Failure::Told(_) => ExitCode::FAILURE,
-            Failure::Usage(_) => ExitCode::from(2),
+            Failure::Told(_) | Failure::Found => ExitCode::FAILURE,
+            Failure::Usage(_) | Failure::CouldNotLook(_) => ExitCode::from(2),
             Failure::Interrupted | Failure::InterruptedLate => ExitCode::from(130),
             Failure::OutputClosed => ExitCode::SUCCESS,
         }

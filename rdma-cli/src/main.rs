@@ -1,9 +1,10 @@
-//! The command `qp`: devices, files moved through Queue Pairs, unmodified programs on the software device, what a job
-//! needs, and the transition table.
+//! The command `qp`: devices, files moved through Queue Pairs, unmodified programs on the software device, why a connection
+//! does not work, what a job needs, and the transition table.
 #![forbid(unsafe_code)]
 
 mod copy;
 mod devices;
+mod doctor;
 mod failure;
 mod plan;
 mod run;
@@ -34,6 +35,8 @@ enum Command {
     Copy(Box<copy::Args>),
     /// Run an unmodified verbs program on the software device
     Run(Box<run::Args>),
+    /// Say why a connection does not work: cause, evidence, cure
+    Doctor(Box<doctor::Args>),
     /// Count the Queue Pairs and the memory that a job needs, by transport
     Plan(plan::Args),
     /// Show which Queue Pair transitions exist, and which attributes each one needs
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
     let ended = match command {
         Command::Copy(args) => copy::run(*args),
         Command::Run(args) => run::run(*args),
+        Command::Doctor(args) => doctor::run(*args),
         Command::Devices(args) => devices::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::States(args) => states::run(&args),
@@ -52,7 +56,7 @@ fn main() -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            if !matches!(failure, Failure::OutputClosed) {
+            if !matches!(failure, Failure::OutputClosed | Failure::Found) {
                 let style = term::Style::of(&io::stderr());
                 // Where not even this can be written, the status still tells.
                 let _ = writeln!(

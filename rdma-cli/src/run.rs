@@ -5,7 +5,7 @@
 
 mod program;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,6 +28,23 @@ Examples:
 The program finds the software device as soft0, behind the real devices if there are any. Each process is a node of its own, on a
 free address of 127.0.0.0/8 unless --addr names one; processes find one another by these addresses, which are their GIDs.")]
 pub struct Args {
+    #[command(flatten)]
+    device: SoftDevice,
+
+    /// The program and its arguments
+    #[arg(
+        value_name = "PROGRAM",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    command: Vec<OsString>,
+}
+
+/// What the software device of a program is to be like.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "The software device of the program")]
+pub struct SoftDevice {
     /// IP addresses of the ports, commas between them and a semicolon between ports
     #[arg(long, value_name = "ADDRS")]
     addr: Option<OsString>,
@@ -58,15 +75,6 @@ pub struct Args {
     /// Show no paths of the device below /dev/infiniband and /sys/class/infiniband
     #[arg(long)]
     no_facade: bool,
-
-    /// The program and its arguments
-    #[arg(
-        value_name = "PROGRAM",
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true
-    )]
-    command: Vec<OsString>,
 }
 
 /// The library that stands in front of libibverbs.
@@ -77,30 +85,46 @@ const LIBRARY: &str = "librdma_soft_preload.so";
 /// # Errors
 /// Settings that make no sense; a program that is not there or cannot have a library preloaded; no preload library.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let settings = args.settings()?;
+    let error = prepare(&args.device, &args.command, &[])?.exec();
+    let name = args.command[0].to_string_lossy();
+    Err(Failure::told(format!("cannot run {name}: {error}")))
+}
+
+/// The program as it is to be started: with the preload library, and in its environment what the device is to be like. `more`
+/// are variables that win over the options.
+///
+/// # Errors
+/// Settings that make no sense; a program that is not there or cannot have a library preloaded; no preload library.
+pub fn prepare(
+    device: &SoftDevice,
+    command: &[OsString],
+    more: &[(&str, &OsStr)],
+) -> Result<Command, Failure> {
+    let mut settings = device.settings()?;
+    settings.extend(
+        more.iter()
+            .map(|(name, value)| ((*name).into(), (*value).to_owned())),
+    );
     let environment = std::env::vars_os().chain(settings.iter().cloned());
     // The last of a name wins, as it will in the program.
     let environment: std::collections::BTreeMap<_, _> = environment.collect();
     Profile::from_vars(&environment).map_err(|error| Failure::Usage(error.to_string()))?;
 
-    let Some((name, arguments)) = args.command.split_first() else {
+    let Some((name, arguments)) = command.split_first() else {
         return Err(Failure::Usage("name a program to run".into()));
     };
     let program = Program::find(name)?;
     program.check()?;
-    let error = Command::new(&program.path)
+    let mut command = Command::new(&program.path);
+    command
         .arg0(name)
         .args(arguments)
         .envs(settings)
-        .env("LD_PRELOAD", preload(&library()?)?)
-        .exec();
-    Err(Failure::told(format!(
-        "cannot run {}: {error}",
-        program.path.display()
-    )))
+        .env("LD_PRELOAD", preload(&library()?)?);
+    Ok(command)
 }
 
-impl Args {
+impl SoftDevice {
     /// The environment variables that say so.
     fn settings(&self) -> Result<Vec<(OsString, OsString)>, Failure> {
         let flag = |on: bool, value: &str| on.then(|| OsString::from(value));

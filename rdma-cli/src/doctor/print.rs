@@ -1,0 +1,151 @@
+//! How findings are printed.
+
+use std::io::{self, Write};
+
+use rdma_qp::doctor::{Finding, Weight};
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::term::{Harmless, Style};
+
+/// Columns of a line.
+const WIDTH: usize = 80;
+
+/// What machines read.
+#[derive(Serialize)]
+struct Report<'a> {
+    /// How the program ended, where one was run.
+    program: Option<&'a str>,
+    findings: &'a [Finding],
+}
+
+/// Prints findings; `program` is how the program that was run ended.
+///
+/// # Errors
+/// [`Failure::Found`] if there are any; or the output cannot be written.
+pub fn findings(found: &[Finding], program: Option<&str>, json: bool) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    if json {
+        let report = Report {
+            program,
+            findings: found,
+        };
+        serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        text(&mut out, Style::of(&io::stdout()), found, program)?;
+    }
+    out.flush()?;
+    if found.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::Found)
+    }
+}
+
+fn text(
+    out: &mut impl Write,
+    style: Style,
+    found: &[Finding],
+    program: Option<&str>,
+) -> io::Result<()> {
+    if let Some(program) = program {
+        writeln!(out, "{}", style.dim(Harmless(program)))?;
+    }
+    for (place, finding) in found.iter().enumerate() {
+        let weight = finding.weight.to_string();
+        let weight = match finding.weight {
+            Weight::Certain => style.red(weight),
+            Weight::Likely => style.bold(weight),
+            _ => style.dim(weight),
+        };
+        let end = finding.end.as_deref().unwrap_or_default();
+        let head = format!("{:>2}  ", place + 1);
+        writeln!(
+            out,
+            "{head}{weight}  {}  {}",
+            style.cyan(Harmless(&finding.code)),
+            style.dim(Harmless(end))
+        )?;
+        paragraph(out, "    ", &finding.cause, |line| {
+            style.bold(line).to_string()
+        })?;
+        for evidence in &finding.evidence {
+            paragraph(out, "    - ", evidence, str::to_owned)?;
+        }
+        paragraph(out, "    → ", &finding.cure, |line| {
+            style.green(line).to_string()
+        })?;
+        writeln!(out)?;
+    }
+    let count = |weight| {
+        found
+            .iter()
+            .filter(|finding| finding.weight == weight)
+            .count()
+    };
+    let counts: Vec<_> = [
+        Weight::Certain,
+        Weight::Likely,
+        Weight::Possible,
+        Weight::Risk,
+    ]
+    .into_iter()
+    .filter(|weight| count(*weight) > 0)
+    .map(|weight| format!("{} {weight}", count(weight)))
+    .collect();
+    match counts.is_empty() {
+        true => writeln!(out, "{}", style.green("nothing was found")),
+        false => writeln!(
+            out,
+            "{}",
+            style.dim(format!("found: {}", counts.join(", ")))
+        ),
+    }
+}
+
+/// Prints a text in lines of at most [`WIDTH`] columns; `head` stands before the first, blanks before the others.
+pub fn paragraph(
+    out: &mut impl Write,
+    head: &str,
+    text: &str,
+    style: impl Fn(&str) -> String,
+) -> io::Result<()> {
+    let text = Harmless(text).to_string();
+    let indent = head.chars().count();
+    let mut before = head.to_owned();
+    for line in lines(&text, WIDTH - indent) {
+        writeln!(out, "{before}{}", style(&line))?;
+        before = " ".repeat(indent);
+    }
+    Ok(())
+}
+
+/// The text in lines of at most `width` characters, broken at blanks; longer words stay whole.
+fn lines(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_broken_at_blanks() {
+        assert_eq!(lines("one two  three", 7), ["one two", "three"]);
+        assert_eq!(lines("one two three", 8), ["one two", "three"]);
+        assert_eq!(lines("immeasurable words", 4), ["immeasurable", "words"]);
+        assert_eq!(lines("→ é", 3), ["→ é"]);
+        assert_eq!(lines("", 5), [""; 0]);
+    }
+}

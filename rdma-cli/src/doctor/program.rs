@@ -1,0 +1,154 @@
+//! A program under observation: it runs on the software device, which writes what it sees.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rdma_qp::doctor::Record;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::failure::Failure;
+use crate::run::{self, SoftDevice};
+
+/// A program that has ended.
+pub struct Ended {
+    /// How, in a sentence.
+    pub status: String,
+    /// It ended by itself, with status 0.
+    pub well: bool,
+    /// What was recorded of it, of its children, and of what else wrote there.
+    pub records: Vec<Record>,
+}
+
+/// A directory that is removed in the end.
+struct Temporary(PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// How long a program has for its end before it is killed.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Runs a program and waits for its end; after `limit` it is ended.
+///
+/// # Errors
+/// It cannot be run, or what was recorded cannot be read.
+pub fn run(
+    device: &SoftDevice,
+    command: &[OsString],
+    kept: Option<&Path>,
+    limit: Option<Duration>,
+) -> Result<Ended, Failure> {
+    let cannot = |what: &str, path: &Path, error: std::io::Error| {
+        Failure::CouldNotLook(format!("cannot {what} {}: {error}", path.display()))
+    };
+    let (dir, _temporary) = match kept {
+        Some(dir) => (dir.to_owned(), None),
+        None => {
+            let dir = std::env::temp_dir().join(format!("qp-doctor-{}", std::process::id()));
+            (dir.clone(), Some(Temporary(dir)))
+        }
+    };
+    std::fs::create_dir_all(&dir).map_err(|error| cannot("make the directory", &dir, error))?;
+    let dir = std::path::absolute(&dir).map_err(|error| cannot("find", &dir, error))?;
+    // The program gets them too, from the terminal; it decides what they mean, and then it is looked at.
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, interrupted.clone())
+            .map_err(|error| Failure::CouldNotLook(format!("cannot watch signals: {error}")))?;
+    }
+    let mut prepared = run::prepare(device, command, &[("RDMA_SOFT_RECORD", dir.as_os_str())])
+        .map_err(|failure| match failure {
+            Failure::Told(why) => Failure::CouldNotLook(why),
+            other => other,
+        })?;
+    let name = command[0].to_string_lossy().into_owned();
+    let mut child = prepared
+        .spawn()
+        .map_err(|error| cannot("run", Path::new(&command[0]), error))?;
+    let (status, by_us) = wait(&mut child, limit, &interrupted)
+        .map_err(|error| Failure::CouldNotLook(format!("cannot wait for {name}: {error}")))?;
+    let records = records(&dir)?;
+    if records.is_empty() {
+        return Err(Failure::CouldNotLook(format!(
+            "{name} {}, and never asked for RDMA devices (ibv_get_device_list): there is nothing to look at",
+            told(status, by_us, limit)
+        )));
+    }
+    Ok(Ended {
+        status: format!("{name} {}", told(status, by_us, limit)),
+        well: status.success() && !by_us,
+        records,
+    })
+}
+
+/// Waits for its end. Says how it ended, and whether we ended it.
+fn wait(
+    child: &mut Child,
+    limit: Option<Duration>,
+    interrupted: &AtomicBool,
+) -> std::io::Result<(ExitStatus, bool)> {
+    let start = Instant::now();
+    let mut told: Option<Instant> = None;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok((status, told.is_some()));
+        }
+        let late = limit.is_some_and(|limit| start.elapsed() > limit);
+        match told {
+            None if late || interrupted.load(Ordering::Relaxed) => {
+                let pid = rustix::process::Pid::from_child(child);
+                // It may be gone in this very moment.
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+                told = Some(Instant::now());
+            }
+            Some(since) if since.elapsed() > GRACE => {
+                let _ = child.kill();
+            }
+            _ => {}
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// How it ended.
+fn told(status: ExitStatus, by_us: bool, limit: Option<Duration>) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    match (by_us, limit, status.code(), status.signal()) {
+        (true, Some(limit), ..) => format!("did not end within {limit:?} and was ended"),
+        (true, None, ..) => "was interrupted".to_owned(),
+        (_, _, Some(code), _) => format!("ended with status {code}"),
+        (_, _, _, Some(signal)) => format!("was killed by signal {signal}"),
+        _ => "ended".to_owned(),
+    }
+}
+
+/// The records of a directory.
+///
+/// # Errors
+/// It cannot be read, or one of them cannot.
+pub fn records(dir: &Path) -> Result<Vec<Record>, Failure> {
+    let cannot = |path: &Path, error: &dyn std::fmt::Display| {
+        Failure::CouldNotLook(format!("cannot read {}: {error}", path.display()))
+    };
+    let mut files: Vec<PathBuf> = std::fs::read_dir(dir)
+        .map_err(|error| cannot(dir, &error))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "json")
+        })
+        .collect();
+    files.sort();
+    let read = |file: &PathBuf| {
+        let text = std::fs::read_to_string(file).map_err(|error| cannot(file, &error))?;
+        Record::from_json(&text).map_err(|error| cannot(file, &error))
+    };
+    files.iter().map(read).collect()
+}

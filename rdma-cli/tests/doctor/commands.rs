@@ -1,0 +1,252 @@
+//! The command itself: what it reads, prints and answers.
+
+use std::path::PathBuf;
+
+use rdma_qp::{Device, Dump, ToErr};
+
+use crate::doctor;
+
+fn text(output: &std::process::Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn file(name: &str, content: &str) -> PathBuf {
+    let dir = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("doctor-files-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = dir.join(name);
+    std::fs::write(&path, content).unwrap();
+    path
+}
+
+/// Dumps of a QP that is fine, and of one whose peer has another PSN.
+fn dump(psn_off: bool) -> [Dump; 2] {
+    let name = rdma_soft::add_device(rdma_soft::Profile::default()).unwrap();
+    let device = Device::open(rdma_soft::verbs(), &name).unwrap();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
+    let gid = device.port(1).unwrap().best_gid().unwrap().entry();
+    let (mut a, mut b) = (pd.rc(&cq).create().unwrap(), pd.rc(&cq).create().unwrap());
+    let peer = |endpoint| rdma_qp::Peer {
+        endpoint,
+        regions: vec![],
+    };
+    let (of_a, mut of_b) = (
+        peer(a.endpoint(gid).unwrap()),
+        peer(b.endpoint(gid).unwrap()),
+    );
+    if psn_off {
+        of_b.endpoint.psn = of_a.endpoint.psn;
+    }
+    let timing = rdma_qp::Timing::default();
+    let (x, y) = (
+        a.connect_begin(&of_b, timing).unwrap(),
+        b.connect_begin(&of_a, timing).unwrap(),
+    );
+    a.connect_finish(x, timing).unwrap();
+    b.connect_finish(y, timing).unwrap();
+    let dumps = [a.dump(), b.dump()];
+    a.to(ToErr).unwrap();
+    dumps
+}
+
+/// Two files, one of each end: what is wrong, what shows it and what to do, in lines that fit a terminal.
+#[test]
+fn dumps_of_both_ends() {
+    let [a, b] = dump(true).map(|dump| dump.to_json());
+    let (a, b) = (file("a.json", &a), file("b.json", &b));
+    let paths = [a.to_str().unwrap(), b.to_str().unwrap()];
+    let printed = doctor(&paths, &[]);
+    assert_eq!(printed.status.code(), Some(1));
+    let out = text(&printed);
+    for word in [
+        "psn-differs",
+        "certain",
+        "the PSNs do not match",
+        "→ draw one PSN",
+        "found: 1 certain",
+    ] {
+        assert!(out.contains(word), "{word}: {out}");
+    }
+    assert!(out.lines().all(|line| line.chars().count() <= 80), "{out}");
+    let printed = doctor(&[&["--json"], &paths[..]].concat(), &[]);
+    let report: serde_json::Value = serde_json::from_slice(&printed.stdout).unwrap();
+    assert_eq!(
+        (
+            &report["findings"][0]["code"],
+            &report["findings"][0]["weight"]
+        ),
+        (&"psn-differs".into(), &"certain".into())
+    );
+
+    let [a, b] = dump(false).map(|dump| dump.to_json());
+    let (a, b) = (file("c.json", &a), file("d.json", &b));
+    let printed = doctor(&[a.to_str().unwrap(), b.to_str().unwrap()], &[]);
+    assert_eq!(
+        (printed.status.code(), &text(&printed)[..]),
+        (Some(0), "nothing was found\n")
+    );
+    // The timeout, 14, is below four round trips of 20 ms.
+    let printed = doctor(&["--rtt", "20ms", a.to_str().unwrap()], &[]);
+    assert!(text(&printed).contains("timeout-short"), "{printed:?}");
+}
+
+/// What cannot be looked at: status 2, and a sentence that says what to give.
+#[test]
+fn what_cannot_be_looked_at() {
+    let log = file("boring.log", "all is well\n");
+    let damaged = file(
+        "damaged.json",
+        "{\"format\": \"rdma-qp-dump\", \"version\": 1}",
+    );
+    let other = file("other.json", "{\"format\": \"tar\"}");
+    let cases: [(&[&str], &str); 8] = [
+        (&[], "give dumps or logs"),
+        (&["/no/such/file"], "cannot read /no/such/file"),
+        (&[log.to_str().unwrap()], "names no status"),
+        (&[damaged.to_str().unwrap()], "damaged"),
+        (&[other.to_str().unwrap()], "no record"),
+        (&["explain", "hello"], "names no status"),
+        (&["--", "/no/such/program"], "cannot run /no/such/program"),
+        (&["--", "/bin/true"], "never asked for RDMA devices"),
+    ];
+    for (arguments, word) in cases {
+        let ended = doctor(arguments, &[]);
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(
+            said.contains(word) && said.lines().count() == 1,
+            "{arguments:?}: {said}"
+        );
+    }
+}
+
+#[test]
+fn a_line_of_a_log_is_explained() {
+    let printed = doctor(
+        &[
+            "explain",
+            "Failed status transport retry counter exceeded (12) for wr_id 2",
+        ],
+        &[],
+    );
+    assert_eq!(printed.status.code(), Some(1));
+    let out = text(&printed);
+    let place = |word: &str| out.find(word).unwrap_or_else(|| panic!("{word}: {out}"));
+    assert!(
+        place("peer-not-ready") < place("qpn-differs") && place("qpn-differs") < place("firewall")
+    );
+    assert!(out.contains("UDP port 4791"), "{out}");
+    let log = file(
+        "run.log",
+        "connecting\nFailed to modify QP to RTR: Connection timed out\n",
+    );
+    let printed = doctor(&[log.to_str().unwrap()], &[]);
+    assert!(text(&printed).contains("no-route"), "{printed:?}");
+}
+
+/// The table with what speaks for and against each entry; the entry to take is marked. A table in another order gives the same
+/// address.
+#[test]
+fn the_entry_that_reaches_a_peer() {
+    for (gids, index) in [
+        ("fe80::1,v1:127.3.3.4,-,127.3.3.4", 3),
+        ("127.3.3.4,fe80::1", 0),
+    ] {
+        let device = [("RDMA_SOFT_GIDS", gids), ("RDMA_SOFT_ADDR", "127.3.3.4")];
+        let printed = doctor(&["path", "--remote", "::ffff:127.0.0.9"], &device);
+        let out = text(&printed);
+        assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+        let marked: Vec<_> = out.lines().filter(|line| line.contains('→')).collect();
+        assert_eq!(marked.len(), 1, "{out}");
+        assert!(
+            marked[0].contains(&format!("GID {index:>3}  ::ffff:127.3.3.4"))
+                && marked[0].contains("RoCE v2"),
+            "{out}"
+        );
+        assert!(out.contains("link-local, not routed"), "{out}");
+        assert!(out.lines().all(|line| line.chars().count() <= 80), "{out}");
+        let printed = doctor(&["path", "--json", "--remote", "127.0.0.9"], &device);
+        let answer: serde_json::Value = serde_json::from_slice(&printed.stdout).unwrap();
+        assert_eq!(answer["ports"][0]["best"], index);
+    }
+    let none = doctor(&["path", "--remote", "2001:db8::1"], &[]);
+    assert_eq!(none.status.code(), Some(1));
+    assert!(text(&none).contains("peer's family"), "{none:?}");
+}
+
+/// The limits of this machine, told as what they matter to; with 64 KiB of locked memory, too.
+#[test]
+fn the_machine() {
+    let command = format!(
+        "ulimit -l 64; exec {} doctor env --json",
+        crate::qp().display()
+    );
+    let printed = std::process::Command::new("sh")
+        .args(["-c", &command])
+        .output()
+        .unwrap();
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    let report: serde_json::Value = serde_json::from_slice(&printed.stdout).unwrap();
+    assert_eq!(report["machine"]["memlock"]["soft"], 65536);
+    assert_eq!(
+        report["findings"],
+        serde_json::json!([]),
+        "the software device needs none"
+    );
+    let out = text(&doctor(&["env"], &[]));
+    for word in [
+        "locked memory",
+        "container",
+        "access",
+        "modules",
+        "libibverbs",
+        "mappings",
+        "fork",
+    ] {
+        assert!(out.contains(word), "{word}: {out}");
+    }
+    assert!(out.lines().all(|line| line.chars().count() <= 80), "{out}");
+    // An adapter that is not there stands in the way.
+    let printed = doctor(&["env", "--device", "mlx9_9"], &[]);
+    assert_eq!(printed.status.code(), Some(1));
+    assert!(text(&printed).contains("no adapter mlx9_9"), "{printed:?}");
+}
+
+/// Versions, sizes and optional functions; the sizes are those of verbs.h of rdma-core 44 and later on 64-bit machines.
+#[test]
+fn the_library() {
+    let printed = doctor(&["abi", "--json"], &[]);
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    let abi: serde_json::Value = serde_json::from_slice(&printed.stdout).unwrap();
+    for (name, size) in [
+        ("ibv_qp_attr", 144),
+        ("ibv_port_attr", 56),
+        ("ibv_wc", 48),
+        ("ibv_send_wr", 128),
+    ] {
+        let sizes = abi["sizes"].as_array().unwrap();
+        assert!(
+            sizes.contains(&serde_json::json!([name, size])),
+            "{sizes:?}"
+        );
+    }
+    match abi["library"].as_object() {
+        Some(library) => {
+            assert!(
+                library["path"].as_str().unwrap().contains("/libibverbs.so"),
+                "{library:?}"
+            );
+            assert!(
+                library["newest"]
+                    .as_str()
+                    .unwrap()
+                    .starts_with("IBVERBS_1."),
+                "{library:?}"
+            );
+        }
+        None => assert!(
+            abi["error"].as_str().unwrap().contains("libibverbs"),
+            "{abi}"
+        ),
+    }
+}

@@ -1,0 +1,71 @@
+//! `qp doctor` as a user runs it: programs under observation, and its other commands.
+//!
+//! A program is a test of this file that is marked as ignored: it runs in a process of its own under `qp doctor --`, takes the
+//! verbs that it finds, as any program does, and gets into the trouble that its name says.
+
+mod commands;
+mod programs;
+mod table;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// `qp` with the preload library beside it, as they are installed.
+fn qp() -> &'static Path {
+    static QP: OnceLock<PathBuf> = OnceLock::new();
+    QP.get_or_init(|| {
+        let dir =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("doctor-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        let test = std::env::current_exe().unwrap();
+        let library = "librdma_soft_preload.so";
+        for (from, name) in [
+            (test.parent().unwrap().join(library), library),
+            (env!("CARGO_BIN_EXE_qp").into(), "qp"),
+        ] {
+            std::fs::copy(&from, dir.join(name))
+                .unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+        }
+        dir.join("qp")
+    })
+}
+
+/// `qp doctor` with these arguments, in an environment without settings of the device but for these.
+fn doctor(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(qp());
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("RDMA_SOFT_")) {
+        command.env_remove(name);
+    }
+    command
+        .arg("doctor")
+        .args(arguments)
+        .envs(environment.iter().copied())
+        .output()
+        .unwrap()
+}
+
+/// A program of this file under observation: the status of `qp doctor --json`, and what it printed behind the program's own words.
+fn observed(
+    program: &str,
+    options: &[&str],
+    environment: &[(&str, &str)],
+) -> (Option<i32>, serde_json::Value) {
+    let test = std::env::current_exe().unwrap();
+    let test = test.to_str().unwrap();
+    let mut arguments = vec!["--json"];
+    arguments.extend(options);
+    let name = format!("programs::{program}");
+    arguments.extend(["--", test, "--ignored", "--exact", "--nocapture", &name]);
+    let ended = doctor(&arguments, environment);
+    let (out, said) = (
+        String::from_utf8_lossy(&ended.stdout),
+        String::from_utf8_lossy(&ended.stderr),
+    );
+    // The program has the same output; the report is the object at the end.
+    let report = out.rfind("\n{\n").map(|at| &out[at..]).unwrap_or_default();
+    let report = serde_json::from_str(report)
+        .unwrap_or_else(|error| panic!("{program}: {error}\n{out}\n{said}"));
+    (ended.status.code(), report)
+}
