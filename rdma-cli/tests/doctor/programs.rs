@@ -326,7 +326,7 @@ programs! {
         let to = a.1.destination(&b.3).unwrap();
         let sent = a.1.send_to(a.2.slice(0, 64).unwrap(), &to).unwrap();
         a.0.wait(&sent, LIMIT).unwrap();
-        match b.0.wait_any(LIMIT).unwrap().unwrap().result {
+        match b.0.wait_any(LIMIT).unwrap().unwrap().outcome {
             Err(failure) => assert_eq!(failure.status, IBV_WC_LOC_LEN_ERR),
             Ok(done) => panic!("{done:?}"),
         }
@@ -358,7 +358,7 @@ fn write_to(spoil: impl FnOnce(&mut RemoteAddr)) {
 /// A UD QP that is ready.
 fn member(key: u32) -> (Cq, Qp<Ud>, Mr, rdma_qp::Endpoint) {
     let device = device();
-    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(16).unwrap());
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(512).unwrap());
     let mr = pd
         .register(Memory::zeroed(4096), Access::LOCAL_WRITE)
         .unwrap();

@@ -129,7 +129,7 @@ fn nothing_is_found_where_nothing_is_wrong() {
                 ("RDMA_SOFT_ADDR", "127.9.9.9"),
             ],
         ),
-        ("healthy", &[("RDMA_SOFT_PKEYS", "0x7fff,0xffff")]),
+        ("healthy", &[("RDMA_SOFT_PKEYS", "0xffff,0x8001")]),
     ];
     for (program, device) in set_ups {
         let (status, report) = observed(program, &[], device);

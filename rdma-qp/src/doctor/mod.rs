@@ -315,13 +315,16 @@ impl End<'_> {
         })
     }
 
-    /// The largest of these counters, with its name: the same thing has several names.
+    /// The largest of these counters, with its name: the same thing has several names. Where the QP has one of its own
+    /// (`qp/`), those of the whole port or device do not count.
     fn counted(&self, names: &[&str]) -> Option<(String, u64)> {
-        let known = names.iter().filter_map(|name| {
-            let value = self.counters.get(*name).copied()?;
-            (value > 0).then(|| ((*name).to_owned(), value))
-        });
-        known.max_by_key(|(_, value)| *value)
+        let known = names
+            .iter()
+            .filter_map(|name| Some((*name, *self.counters.get(*name)?)));
+        let (own, shared): (Vec<_>, Vec<_>) = known.partition(|(name, _)| name.starts_with("qp/"));
+        let known = if own.is_empty() { shared } else { own };
+        let largest = known.into_iter().max_by_key(|(_, value)| *value)?;
+        (largest.1 > 0).then(|| (largest.0.to_owned(), largest.1))
     }
 
     /// A finding about this end.

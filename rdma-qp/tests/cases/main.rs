@@ -1,6 +1,6 @@
 //! Troubles that others had with RDMA, and what this library does about each: one file per trouble.
 //!
-//! What a diagnosing command is to say about them stands in `pending`, until there is one.
+//! What the doctor says about them is tried in `tests/doctor`, and by the tests of the command `qp doctor`.
 
 #[path = "../../../rdma-soft/tests/abi/capture.rs"]
 #[allow(dead_code, reason = "the device's own tests use the rest")]
@@ -9,7 +9,6 @@ mod capture;
 mod common;
 #[path = "../fake/mod.rs"]
 mod fake;
-mod pending;
 
 mod acknowledged_one_by_one;
 mod address_of_a_unicast_host_as_a_group;

@@ -53,6 +53,8 @@ struct Live {
     first_sq_psn: Option<Psn>,
     first_rq_psn: Option<Psn>,
     last_error: Option<LastError>,
+    /// The regions as they were when it failed, if one was deregistered since.
+    regions: Option<Vec<RegionDump>>,
 }
 
 /// Begins to record, if that is wanted.
@@ -241,9 +243,7 @@ pub(crate) unsafe fn deregister(verbs: &Verbs, mr: *mut ibv_mr) -> c_int {
         && wanted()
         && let Some(recorder) = lock().as_mut()
     {
-        for (address, region) in &mut recorder.regions {
-            region.gone |= *address == mr as usize;
-        }
+        recorder.forget(mr as usize);
     }
     errno
 }
@@ -279,6 +279,7 @@ impl Recorder {
                 first_sq_psn: None,
                 first_rq_psn: None,
                 last_error: None,
+                regions: None,
             };
             self.live.insert(qp as usize, live);
         }
@@ -304,6 +305,19 @@ impl Recorder {
         }
     }
 
+    /// A region was deregistered. A Queue Pair that had failed before keeps the regions as they were: that is what its failure
+    /// came from.
+    fn forget(&mut self, mr: usize) {
+        for live in self.live.values_mut().filter(|live| live.regions.is_none()) {
+            if live.qp.0.state().ok() == Some(IBV_QPS_ERR) {
+                live.regions = Some(regions(&self.regions));
+            }
+        }
+        for (address, region) in &mut self.regions {
+            region.gone |= *address == mr;
+        }
+    }
+
     /// Takes the last look at Queue Pairs that are about to end.
     fn bury(&mut self, ends: impl Fn(usize, &Live) -> bool) {
         let gone: Vec<_> = self
@@ -325,10 +339,6 @@ impl Recorder {
         let mut now = self.record.clone();
         now.dumps
             .extend(self.live.values().map(|live| live.dump(&self.regions)));
-        for dump in &mut now.dumps {
-            // What was noted after a Queue Pair ended, or of regions that ended.
-            dump.regions = regions(&self.regions);
-        }
         let software = |(errno, why)| Refusal {
             errno,
             why: Some(why),
@@ -401,7 +411,7 @@ impl Live {
         dump.qp.attributes.first_sq_psn = self.first_sq_psn;
         dump.qp.attributes.first_rq_psn = self.first_rq_psn;
         dump.last_error = self.last_error.clone();
-        dump.regions = regions(known);
+        dump.regions = self.regions.clone().unwrap_or_else(|| regions(known));
         if !self.soft {
             return dump;
         }

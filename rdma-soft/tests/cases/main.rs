@@ -1,6 +1,6 @@
 //! Troubles that others had with RDMA, and what this device does about each: one file per trouble.
 //!
-//! What a diagnosing command is to say about them stands in `pending`, until there is one.
+//! What `qp doctor` says about them is tried by its own tests; what waits for the safe layer stands in `pending`.
 
 #[path = "../abi/capture.rs"]
 mod capture;
