@@ -49,7 +49,8 @@ cat >"$work/top.h" <<END
  * in are real pointers, of which nothing can be known: they must be alive.
  *
  * Threads. Any thread may call any function. One object serves one call at a time, and a second one meanwhile is refused with
- * EBUSY; of qp_device, qp_pd, qp_mr, qp_dest and qp_listener many calls may be under way.
+ * EBUSY; of qp_device, qp_pd, qp_mr, qp_dest, qp_listener and
+ * qp_xrc_domain many calls may be under way.
  *
  * Needs nothing but the C library at build time: libibverbs is found when it is first needed, in the process if it is there,
  * else on the system. <infiniband/verbs.h> may be included before or after, or not at all.

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Builds libqp and installs it: library, header, pkg-config file, CMake package.
 #
-#   rdma-capi/install.sh [--prefix DIR] [--libdir DIR] [--no-build] [CARGO OPTIONS, such as --offline]
+#   rdma-capi/install.sh [--prefix DIR] [--libdir DIR] [--profile NAME] [--no-build] [CARGO OPTIONS, such as --offline]
 #
 # --prefix     where it will be used from; /usr/local if not given
 # --libdir     below the prefix; lib if not given
+# --profile    of Cargo; dist if not given, which optimises over all crates; release is built in less time
 # --no-build   installs what an earlier run has built
 # DESTDIR      (environment) put in front of every path, for packages; it is in none of the files
 #
@@ -18,13 +19,15 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(dirname "$here")
-prefix=/usr/local libdir=lib build=yes options=()
+prefix=/usr/local libdir=lib profile=dist build=yes options=()
 while (($#)); do
     case $1 in
         --prefix) prefix=${2:?--prefix needs a directory}; shift ;;
         --prefix=*) prefix=${1#*=} ;;
         --libdir) libdir=${2:?--libdir needs a directory}; shift ;;
         --libdir=*) libdir=${1#*=} ;;
+        --profile) profile=${2:?--profile needs a name}; shift ;;
+        --profile=*) profile=${1#*=} ;;
         --no-build) build=no ;;
         -h | --help) sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"; exit ;;
         --offline | --locked | --frozen | --config | --config=*) options+=("$1"); [[ $1 == --config ]] && { options+=("$2"); shift; } ;;
@@ -41,19 +44,19 @@ done
 version=$(sed -nE '/^\[workspace.package\]/,/^\[/s/^version = "(.*)"$/\1/p' "$root/Cargo.toml")
 major=${version%%.*}
 target=${CARGO_TARGET_DIR:-$root/target}
-built=$target/dist
+built=$target/$profile
 work=$target/libqp
 # What a program that links libqp.a needs beside it; a C compiler adds its own libgcc.
 static_needs="-pthread -ldl -lm"
 
 if [[ $build == yes ]]; then
-    (cd "$root" && cargo rustc --profile dist -p rdma-capi --lib --locked "${options[@]}" -- \
-        -C link-arg=-Wl,-soname,libqp.so."$major")
+    mkdir -p "$work"
+    (cd "$root" && cargo rustc --profile "$profile" -p rdma-capi --lib --locked "${options[@]}" -- \
+        --print native-static-libs="$work/needs" -C link-arg=-Wl,-soname,libqp.so."$major")
     # The archive has everything of Rust's that was linked, with its symbols. One object is made of what the functions of the
     # header reach, and only their names stay visible: so nothing meets symbols of the program, or of another library that
     # was written in Rust.
-    mkdir -p "$work"
-    rm -f "$work"/*
+    rm -f "$work"/libqp.* "$work/qp.o"
     nm --defined-only --extern-only --format=just-symbols "$built/libqp.a" 2>/dev/null | grep -E '^qp_' | sort -u >"$work/exported"
     [[ -s $work/exported ]] || { echo "install.sh: $built/libqp.a exports nothing" >&2; exit 1; }
     mapfile -t roots < <(sed 's/^/--undefined=/' "$work/exported")

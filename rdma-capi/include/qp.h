@@ -26,7 +26,8 @@
  * in are real pointers, of which nothing can be known: they must be alive.
  *
  * Threads. Any thread may call any function. One object serves one call at a time, and a second one meanwhile is refused with
- * EBUSY; of qp_device, qp_pd, qp_mr, qp_dest and qp_listener many calls may be under way.
+ * EBUSY; of qp_device, qp_pd, qp_mr, qp_dest, qp_listener and
+ * qp_xrc_domain many calls may be under way.
  *
  * Needs nothing but the C library at build time: libibverbs is found when it is first needed, in the process if it is there,
  * else on the system. <infiniband/verbs.h> may be included before or after, or not at all.
@@ -338,7 +339,29 @@ typedef enum qp_transport {
      * Unreliable datagrams: SEND of up to one path MTU, each to a peer or group of its own.
      */
     QP_UD = 4,
+    /**
+     * XRC initiator: sends to the SRQs of one node, each request to one of them; it has no receives.
+     */
+    QP_XRC = 9,
 } qp_transport;
+
+/**
+ * How a domain is opened.
+ */
+typedef enum qp_opening {
+    /**
+     * It is made if no process has it open.
+     */
+    QP_OPEN_OR_CREATE = 0,
+    /**
+     * No process has it open, and it is made.
+     */
+    QP_CREATE_NEW = 1,
+    /**
+     * A process has it open.
+     */
+    QP_OPEN_EXISTING = 2,
+} qp_opening;
 
 /**
  * A completion queue. One thread at a time may call functions with it; Queue Pairs that report to it may be used by others.
@@ -390,6 +413,17 @@ typedef struct qp_ref qp_ref;
  * it; its Queue Pairs may be used by others.
  */
 typedef struct qp_srq qp_srq;
+
+/**
+ * An XRC domain: targets of one reach its SRQs and no others. Any number of calls may be under way with it.
+ */
+typedef struct qp_xrc_domain qp_xrc_domain;
+
+/**
+ * An XRC target: what an initiator of another node is connected to. It neither sends nor has receives. One thread at a time
+ * may call functions with it.
+ */
+typedef struct qp_xrc_target qp_xrc_target;
 
 /**
  * Takes a line of the log.
@@ -682,7 +716,7 @@ typedef struct qp_pair_attr {
      */
     uint32_t send_depth;
     /**
-     * Most receives outstanding at a time; 0: 16. Means nothing with an SRQ.
+     * Most receives outstanding at a time; 0: 16. Means nothing with an SRQ, and on XRC.
      */
     uint32_t recv_depth;
     /**
@@ -787,9 +821,9 @@ typedef struct qp_send {
      */
     uint32_t imm;
     /**
-     * Must be 0.
+     * XRC: which SRQ of the peer's node it is for, see qp_srq_xrc_number(); else 0.
      */
-    uint32_t reserved;
+    uint32_t srq_num;
     /**
      * UD: where the datagram goes.
      */
@@ -813,6 +847,46 @@ typedef struct qp_range {
      */
     size_t len;
 } qp_range;
+
+/**
+ * What is needed by one process, on one node, or by the whole job.
+ */
+typedef struct qp_amounts {
+    /**
+     * Queue Pairs of all roles.
+     */
+    uint64_t qps;
+    /**
+     * Shared receive queues.
+     */
+    uint64_t srqs;
+    /**
+     * Receives that are posted.
+     */
+    uint64_t receives;
+    /**
+     * Bytes of memory: buffers of receives, rings, and the objects themselves.
+     */
+    uint64_t memory_bytes;
+} qp_amounts;
+
+/**
+ * What a job needs with one transport. Processes are all alike, and so are nodes.
+ */
+typedef struct qp_needs {
+    /**
+     * One process.
+     */
+    struct qp_amounts per_process;
+    /**
+     * One node.
+     */
+    struct qp_amounts per_node;
+    /**
+     * The whole job.
+     */
+    struct qp_amounts job;
+} qp_needs;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1487,7 +1561,27 @@ int qp_srq_create(struct qp_pd *pd,
                   struct qp_srq **srq);
 
 /**
- * Tells the number of an SRQ: what qp_event.number says of it.
+ * Makes an SRQ for XRC: the targets of its domain reach it, and each request names it by its number.
+ *
+ * @param domain  The XRC domain that it stands in.
+ * @param cq      Where its receives complete; it needs room for all of them.
+ * @param depth   Most receives outstanding at a time; 0: 16.
+ * @param ranges  Most ranges that one receive scatters to; 0: 1.
+ */
+int qp_srq_create_xrc(struct qp_pd *pd,
+                      struct qp_xrc_domain *domain,
+                      struct qp_cq *cq,
+                      uint32_t depth,
+                      uint32_t ranges,
+                      struct qp_srq **srq);
+
+/**
+ * Tells the number by which XRC requests name an SRQ: tell it to those who send to it.
+ */
+int qp_srq_xrc_number(struct qp_srq *srq, uint32_t *srq_num);
+
+/**
+ * Tells the number of an SRQ in this process: what qp_event.number says of it.
  */
 int qp_srq_number(struct qp_srq *srq, uint32_t *number);
 
@@ -1590,6 +1684,100 @@ int qp_pair_account(struct qp_pair *pair,
  * @return 0; or what the device said: it stays then.
  */
 int qp_pair_destroy(struct qp_pair *pair);
+
+/**
+ * Opens an XRC domain.
+ *
+ * @param path    A file that the processes of a node share the domain by; its content means nothing, and it is made if it
+ *                is not there, unless it is to exist. NULL: a domain of this process alone.
+ * @param how     One of enum qp_opening; not looked at without a path.
+ * @param domain  Where the handle goes; destroy it with qp_xrc_domain_destroy().
+ * @return 0; EOPNOTSUPP: the device has no XRC; EEXIST or ENOENT: it is there, or not; or what the system said.
+ */
+int qp_xrc_domain_open(struct qp_device *device,
+                       const char *path,
+                       int how,
+                       struct qp_xrc_domain **domain);
+
+/**
+ * Closes an XRC domain.
+ *
+ * @return 0; EBUSY (QP_CODE_IN_USE): something stands in it, which qp_last_error() names; or what the system said. It stays
+ *         open then.
+ */
+int qp_xrc_domain_destroy(struct qp_xrc_domain *domain);
+
+/**
+ * Makes a target, in RESET.
+ *
+ * @param domain  The XRC domain whose SRQs it reaches.
+ * @param target  Where the handle goes; destroy it with qp_xrc_target_destroy().
+ */
+int qp_xrc_target_create(struct qp_xrc_domain *domain, struct qp_xrc_target **target);
+
+/**
+ * Opens a target that any process has made in this domain: it then lives at least as long as this handle.
+ *
+ * @param qp_num  Its number.
+ */
+int qp_xrc_target_open(struct qp_xrc_domain *domain, uint32_t qp_num, struct qp_xrc_target **target);
+
+/**
+ * Tells the number of a target: completions of an SRQ name by it who sent.
+ */
+int qp_xrc_target_number(struct qp_xrc_target *target, uint32_t *qp_num);
+
+/**
+ * Gives the object of libibverbs that a target is, as qp_device_raw().
+ */
+int qp_xrc_target_raw(struct qp_xrc_target *target, struct ibv_qp **raw);
+
+/**
+ * Asks the device for the state of a target: one of enum ibv_qp_state.
+ */
+int qp_xrc_target_state(struct qp_xrc_target *target, int *state);
+
+/**
+ * Describes a target for the initiator that connects to it, as qp_pair_endpoint().
+ */
+int qp_xrc_target_endpoint(struct qp_xrc_target *target,
+                           struct qp_device *device,
+                           int port,
+                           int gid_index,
+                           const struct qp_path *options,
+                           struct qp_endpoint *here);
+
+/**
+ * Connects a target to the initiator that there describes, as qp_pair_connect().
+ */
+int qp_xrc_target_connect(struct qp_xrc_target *target,
+                          const struct qp_endpoint *there,
+                          struct qp_exchange *exchange,
+                          const struct qp_timing *timing);
+
+/**
+ * First half of qp_xrc_target_connect(), to RTR, for programs with a barrier of their own.
+ */
+int qp_xrc_target_connect_begin(struct qp_xrc_target *target,
+                                const struct qp_endpoint *there,
+                                const struct qp_timing *timing);
+
+/**
+ * Second half of qp_xrc_target_connect(), to RTS.
+ */
+int qp_xrc_target_connect_finish(struct qp_xrc_target *target, const struct qp_timing *timing);
+
+/**
+ * Lets a CQ to which SRQs of the domain report know a target: qp_cq_explain() then knows its path, and what a former
+ * Queue Pair of its number left there is told apart.
+ */
+int qp_xrc_target_report_on(struct qp_xrc_target *target,
+                            struct qp_cq *cq);
+
+/**
+ * Closes the handle of a target; the target itself ends with its last handle.
+ */
+int qp_xrc_target_destroy(struct qp_xrc_target *target);
 
 /**
  * Describes a Queue Pair for its peer, as qp_endpoint_of().
@@ -1824,6 +2012,19 @@ int qp_post_recv_ranges(struct qp_pair *pair,
                         const struct qp_recv *recv,
                         const struct qp_range *ranges,
                         size_t count);
+
+/**
+ * Says what a job in which everybody talks to everybody needs: `qp plan` prints the same.
+ *
+ * @param nodes      Nodes.
+ * @param per_node   Processes on each.
+ * @param transport  QP_RC, QP_UD or QP_XRC.
+ * @param srq        Not 0: RC with one shared receive queue per process. XRC always has that, UD needs none.
+ * @param shm        Not 0: pairs on one node are left to shared memory.
+ * @param needs      Where the answer goes.
+ * @return 0; EINVAL (QP_CODE_RANGE): something is 0 or too large, or there is no plan for the transport.
+ */
+int qp_plan(uint32_t nodes, uint32_t per_node, int transport, int srq, int shm, struct qp_needs *needs);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -1,5 +1,6 @@
 //! Completion queues, and what they give.
 
+use std::cell::{Cell, RefCell};
 use std::ffi::{c_char, c_int};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use rdma_core_sys::ibv_cq;
-use rdma_qp::{Armed, CloseCqError, Completion, Cq, Device, Operation, QueueKind};
+use rdma_qp::{Armed, CloseCqError, Completion, Cq, Device, Operation, QueueKind, Success};
 
 use crate::device::qp_device;
 use crate::errors::in_use;
@@ -267,68 +268,122 @@ impl Queue {
     }
 
     /// What C gets of a completion.
-    #[inline(always)]
     pub(crate) fn translate(&mut self, done: &Completion) -> qp_completion {
-        let (operation, success) = match &done.outcome {
-            Ok(success) => (success.operation, Some(success)),
+        match &done.outcome {
+            Ok(success) => self.success(done, success),
             Err(failure) => {
                 self.failed = Some(*done);
-                (failure.operation, None)
+                qp_completion {
+                    context: self.context(done),
+                    qp_num: done.qp_num,
+                    status: failure.status.0,
+                    vendor_err: failure.vendor_err,
+                    byte_len: 0,
+                    imm: 0,
+                    operation: code(failure.operation) as u8,
+                    queue: queue(done.queue) as u8,
+                    flags: 0,
+                    service_level: 0,
+                    sender_qp_num: 0,
+                    sender_lid: 0,
+                    reserved: 0,
+                }
             }
+        }
+    }
+
+    /// What C gets of a success.
+    #[inline(always)]
+    fn success(&self, done: &Completion, success: &Success) -> qp_completion {
+        let (imm, mut flags) = match (success.imm, success.invalidated) {
+            (Some(imm), _) => (imm, QP_HAS_IMM),
+            (None, Some(key)) => (key, QP_INVALIDATED),
+            (None, None) => (0, 0),
         };
-        let mut out = qp_completion {
+        if success.by_write {
+            flags |= QP_BY_WRITE;
+        }
+        let mut sender = (0, 0, 0);
+        if let Some(from) = &success.sender {
+            flags |= QP_DATAGRAM | if from.has_grh { QP_HAS_GRH } else { 0 };
+            sender = (from.service_level, from.qp_num, from.lid);
+        }
+        qp_completion {
             context: self.context(done),
             qp_num: done.qp_num,
             status: 0,
             vendor_err: 0,
-            byte_len: 0,
-            imm: 0,
-            operation: code(operation) as u8,
-            queue: match done.queue {
-                QueueKind::Send => qp_queue::QP_SQ as u8,
-                QueueKind::Recv => qp_queue::QP_RQ as u8,
-                _ => qp_queue::QP_SRQ as u8,
-            },
-            flags: 0,
-            service_level: 0,
-            sender_qp_num: 0,
-            sender_lid: 0,
+            byte_len: success.byte_len,
+            imm,
+            operation: code(success.operation) as u8,
+            queue: queue(done.queue) as u8,
+            flags,
+            service_level: sender.0,
+            sender_qp_num: sender.1,
+            sender_lid: sender.2,
             reserved: 0,
-        };
-        let Some(success) = success else {
-            if let Err(failure) = &done.outcome {
-                (out.status, out.vendor_err) = (failure.status.0, failure.vendor_err);
-            }
-            return out;
-        };
-        out.byte_len = success.byte_len;
-        if let Some(imm) = success.imm {
-            (out.imm, out.flags) = (imm, QP_HAS_IMM);
-        } else if let Some(key) = success.invalidated {
-            (out.imm, out.flags) = (key, QP_INVALIDATED);
         }
-        if success.by_write {
-            out.flags |= QP_BY_WRITE;
+    }
+
+    /// Takes the next completion, and puts it where C wants it. `false`: there is none.
+    #[inline(always)]
+    fn take(
+        &mut self,
+        places: &mut Places<'_, qp_completion>,
+        place: usize,
+    ) -> Result<bool, Fault> {
+        // Both ways need the place, one at a time.
+        let places = RefCell::new(places);
+        let other = Cell::new(None);
+        let taken = self.cq.poll_by(
+            #[inline(always)]
+            |done| {
+                if let Ok(success) = &done.outcome {
+                    let out = self.success(&done, success);
+                    places.borrow_mut().set(place, out);
+                }
+            },
+            |done| other.set(Some(done)),
+        )?;
+        if taken.is_none() {
+            return Ok(false);
         }
-        if let Some(sender) = &success.sender {
-            out.flags |= QP_DATAGRAM | if sender.has_grh { QP_HAS_GRH } else { 0 };
-            out.service_level = sender.service_level;
-            (out.sender_qp_num, out.sender_lid) = (sender.qp_num, sender.lid);
+        if let Some(done) = other.get() {
+            self.take_other(&done, places.into_inner(), place);
         }
-        out
+        Ok(true)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_other(
+        &mut self,
+        done: &Completion,
+        places: &mut Places<'_, qp_completion>,
+        place: usize,
+    ) {
+        let out = self.translate(done);
+        places.set(place, out);
     }
 
     /// Takes what is there.
     #[inline(always)]
     fn poll(&mut self, places: &mut Places<'_, qp_completion>) -> Result<usize, Fault> {
         let mut count = 0;
-        while count < places.len() {
-            let Some(done) = self.cq.poll()? else { break };
-            let out = self.translate(&done);
-            places.set(count, out);
+        while count < places.len() && self.take(places, count)? {
             count += 1;
         }
         Ok(count)
+    }
+}
+
+/// The queue as C has it.
+#[inline(always)]
+fn queue(kind: QueueKind) -> qp_queue {
+    match kind {
+        QueueKind::Send => qp_queue::QP_SQ,
+        QueueKind::Recv => qp_queue::QP_RQ,
+        _ => qp_queue::QP_SRQ,
     }
 }
 
@@ -411,10 +466,7 @@ export! {
         let out = cq.translate(&first);
         places.set(0, out);
         let mut found = 1;
-        while found < places.len() {
-            let Some(done) = cq.cq.poll()? else { break };
-            let out = cq.translate(&done);
-            places.set(found, out);
+        while found < places.len() && cq.take(&mut places, found)? {
             found += 1;
         }
         if let Some(mut count) = count {

@@ -3,10 +3,12 @@
 use std::ffi::c_int;
 
 use libc::{
-    EBUSY, ECONNRESET, EINVAL, EIO, ENODATA, ENODEV, ENOMEM, EOPNOTSUPP, EPROTO, ESRCH, ETIMEDOUT,
+    EBUSY, ECONNRESET, EEXIST, EINVAL, EIO, ENODATA, ENODEV, ENOENT, ENOMEM, EOPNOTSUPP, EPROTO,
+    ESRCH, ETIMEDOUT,
 };
 use rdma_core_sys::LoadError;
 use rdma_qp::exchange::ExchangeError;
+use rdma_qp::xrc::{BadSrqNum, CreateTargetError, OpenDomainError, OpenTargetError};
 use rdma_qp::*;
 
 use crate::fault::*;
@@ -205,6 +207,16 @@ faults! {
         _ => (QP_CODE_LIMIT, EINVAL),
     };
     SrqError |it| said(&it.source);
+    OpenDomainError |it| match &it {
+        OpenDomainError::NoXrc { .. } => (QP_CODE_UNSUPPORTED, EOPNOTSUPP),
+        OpenDomainError::NotOpen { .. } => (QP_CODE_NOT_FOUND, ENOENT),
+        OpenDomainError::AlreadyOpen { .. } => (QP_CODE_REFUSED, EEXIST),
+        OpenDomainError::Refused { source, .. } => said(source),
+        _ => (QP_CODE_SYSTEM, EIO),
+    };
+    CreateTargetError |it| said(&it.source);
+    OpenTargetError |it| said(&it.source);
+    BadSrqNum |it| (QP_CODE_RANGE, EINVAL);
     ActivateError |it| match &it {
         ActivateError::Endpoint(error) => of_endpoint(error),
         ActivateError::Modify(error) => of_modify(error),

@@ -26,6 +26,13 @@ use crate::values::{deadline, path, qp_path, qp_timing, timing};
 pub type qp_completion_fn =
     Option<unsafe extern "C" fn(context: *mut c_void, completion: *const qp_completion)>;
 
+/// The second half of connecting without the first one.
+#[cold]
+pub(crate) fn no_begin() -> Fault {
+    let text = "the Queue Pair is not between the two halves of connecting: begin first";
+    Fault::new(QP_CODE_STATE, libc::EINVAL, text)
+}
+
 /// Drains, and hands over what the program has not taken.
 fn drain(
     pair: &mut Pair,

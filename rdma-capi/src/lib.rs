@@ -42,11 +42,15 @@ mod srq;
 
 mod pair;
 
+mod xrc;
+
 mod join;
 
 mod dest;
 
 mod post;
+
+mod plan;
 
 // What is in none of it.
 mod errors;

@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_int};
 use std::sync::Arc;
 
 use rdma_core_sys::{ibv_qp, ibv_qp_attr, ibv_qp_state};
+use rdma_qp::xrc::XrcSend;
 use rdma_qp::*;
 
 use crate::adopted::qp_account;
@@ -32,6 +33,8 @@ pub enum qp_transport {
     QP_UC = 3,
     /// Unreliable datagrams: SEND of up to one path MTU, each to a peer or group of its own.
     QP_UD = 4,
+    /// XRC initiator: sends to the SRQs of one node, each request to one of them; it has no receives.
+    QP_XRC = 9,
 }
 
 /// In qp_pair_attr.flags: what a UD Queue Pair sends to a group that it is a member of does not come back to it.
@@ -46,7 +49,7 @@ pub struct qp_pair_attr {
     pub transport: u32,
     /// Most sends outstanding at a time; 0: 16.
     pub send_depth: u32,
-    /// Most receives outstanding at a time; 0: 16. Means nothing with an SRQ.
+    /// Most receives outstanding at a time; 0: 16. Means nothing with an SRQ, and on XRC.
     pub recv_depth: u32,
     /// Most ranges that one send gathers; 0: 1.
     pub send_ranges: u32,
@@ -75,6 +78,7 @@ pub(crate) enum Any {
     Rc(Qp<Rc>),
     Uc(Qp<Uc>),
     Ud(Qp<Ud>),
+    Xrc(Qp<XrcSend>),
 }
 
 /// The same for any transport.
@@ -84,6 +88,7 @@ macro_rules! any {
             $crate::pair::Any::Rc($qp) => $what,
             $crate::pair::Any::Uc($qp) => $what,
             $crate::pair::Any::Ud($qp) => $what,
+            $crate::pair::Any::Xrc($qp) => $what,
         }
     };
 }
@@ -95,6 +100,7 @@ macro_rules! connected {
         match $any {
             $crate::pair::Any::Rc($qp) => $what,
             $crate::pair::Any::Uc($qp) => $what,
+            $crate::pair::Any::Xrc($qp) => $what,
             $crate::pair::Any::Ud(_) => Err($crate::pair::no_such(
                 "UD",
                 "connection: qp_pair_activate() makes it ready",
@@ -151,32 +157,38 @@ fn or(given: u32, usual: u32) -> u32 {
 }
 
 /// What all transports have.
-fn build<'a, T: RecvQueue>(
+fn build<T: Transport>(mut builder: QpBuilder<'_, T>, attr: &qp_pair_attr) -> Result<Qp<T>, Fault> {
+    builder = builder
+        .send_depth(or(attr.send_depth, 16))
+        .send_sge(or(attr.send_ranges, 1))
+        .inline_data(attr.inline_data);
+    let mut qp = builder.create()?;
+    if attr.send_batch > 1 {
+        qp.set_doorbell(Doorbell::Every(attr.send_batch), Doorbell::Each)?;
+    }
+    Ok(qp)
+}
+
+/// What those have that receive.
+fn receives<'a, T: RecvQueue>(
     builder: QpBuilder<'a, T>,
     attr: &qp_pair_attr,
     recv_cq: Option<&'a Cq>,
     srq: Option<&'a Srq>,
-) -> Result<Qp<T>, Fault> {
+) -> QpBuilder<'a, T> {
     let mut builder = builder
-        .send_depth(or(attr.send_depth, 16))
         .recv_depth(or(attr.recv_depth, 16))
-        .send_sge(or(attr.send_ranges, 1))
-        .recv_sge(or(attr.recv_ranges, 1))
-        .inline_data(attr.inline_data);
+        .recv_sge(or(attr.recv_ranges, 1));
     if attr.access != 0 {
         builder = builder.access(Access::from_bits_retain(attr.access));
     }
     if let Some(cq) = recv_cq {
         builder = builder.recv_cq(cq);
     }
-    if let Some(srq) = srq {
-        builder = builder.srq(srq);
+    match srq {
+        Some(srq) => builder.srq(srq),
+        None => builder,
     }
-    let mut qp = builder.create()?;
-    if attr.send_batch > 1 {
-        qp.set_doorbell(Doorbell::Every(attr.send_batch), Doorbell::Each)?;
-    }
-    Ok(qp)
 }
 
 /// Makes the Queue Pair that the attributes describe.
@@ -196,23 +208,31 @@ fn create(pd: &Pd, attr: &qp_pair_attr) -> Result<Pair, Fault> {
         .transpose()?;
     let qp = {
         let (cq, recv) = (&send_cq.cq, recv_cq.as_ref().map(|cq| &cq.cq));
-        let srq = srq.as_ref().map(|srq| &srq.srq);
+        let srq = srq.as_ref().map(|srq| srq.srq.basic()).transpose()?;
         if attr.flags & QP_BLOCK_SELF_MCAST != 0 && attr.transport != qp_transport::QP_UD as u32 {
             return Err(Fault::range("QP_BLOCK_SELF_MCAST is for UD only"));
         }
         match attr.transport {
-            0 | 2 => Any::Rc(build(pd.rc(cq), attr, recv, srq)?),
-            3 => Any::Uc(build(pd.uc(cq), attr, recv, srq)?),
+            0 | 2 => Any::Rc(build(receives(pd.rc(cq), attr, recv, srq), attr)?),
+            3 => Any::Uc(build(receives(pd.uc(cq), attr, recv, srq), attr)?),
             4 => {
                 let mut builder = pd.ud(cq);
                 if attr.flags & QP_BLOCK_SELF_MCAST != 0 {
                     builder = builder.block_self_mcast_loopback();
                 }
-                Any::Ud(build(builder, attr, recv, srq)?)
+                Any::Ud(build(receives(builder, attr, recv, srq), attr)?)
+            }
+            9 => {
+                if recv.is_some() || srq.is_some() {
+                    let text = "an XRC initiator has no receives: recv_cq and srq must be NULL";
+                    return Err(Fault::range(text));
+                }
+                Any::Xrc(build(pd.xrc(cq), attr)?)
             }
             other => {
-                let text =
-                    format!("transport is {other}, but must be QP_RC (2), QP_UC (3) or QP_UD (4)");
+                let text = format!(
+                    "transport is {other}, but must be QP_RC (2), QP_UC (3), QP_UD (4) or QP_XRC (9)"
+                );
                 return Err(Fault::range(text));
             }
         }
@@ -230,7 +250,7 @@ fn create(pd: &Pd, attr: &qp_pair_attr) -> Result<Pair, Fault> {
     let receives = recv_cq.as_mut().unwrap_or(&mut send_cq);
     receives.enter(qp_num, contexts.clone());
     if let Some(srq) = &srq {
-        receives.enter_srq(srq.srq.number(), srq.contexts.clone());
+        receives.enter_srq(srq.number(), srq.contexts.clone());
     }
     let cqs = [
         Handle(attr.send_cq),
@@ -242,6 +262,14 @@ fn create(pd: &Pd, attr: &qp_pair_attr) -> Result<Pair, Fault> {
         cqs,
         agreed: None,
         batched: attr.send_batch > 1,
+    })
+}
+
+/// Destroys a Queue Pair, or gives it back.
+fn close<T: Transport>(qp: Qp<T>, any: impl FnOnce(Qp<T>) -> Any) -> Result<(), (Any, Fault)> {
+    qp.close().map_err(|error| {
+        let fault = Fault::of(QP_CODE_SYSTEM, error.source, &error);
+        (any(*error.qp), fault)
     })
 }
 
@@ -355,19 +383,12 @@ export! {
             let Pair { qp, contexts, cqs, agreed, batched } = pair;
             let back = |qp, fault| (Pair { qp, contexts, cqs, agreed, batched }, fault);
             match qp {
-                Any::Rc(qp) => qp.close().map_err(|error| {
-                    let fault = Fault::of(QP_CODE_SYSTEM, error.source, &error);
-                    back(Any::Rc(*error.qp), fault)
-                }),
-                Any::Uc(qp) => qp.close().map_err(|error| {
-                    let fault = Fault::of(QP_CODE_SYSTEM, error.source, &error);
-                    back(Any::Uc(*error.qp), fault)
-                }),
-                Any::Ud(qp) => qp.close().map_err(|error| {
-                    let fault = Fault::of(QP_CODE_SYSTEM, error.source, &error);
-                    back(Any::Ud(*error.qp), fault)
-                }),
+                Any::Rc(qp) => close(qp, Any::Rc),
+                Any::Uc(qp) => close(qp, Any::Uc),
+                Any::Ud(qp) => close(qp, Any::Ud),
+                Any::Xrc(qp) => close(qp, Any::Xrc),
             }
+            .map_err(|(qp, fault)| back(qp, fault))
         })
     }
 }

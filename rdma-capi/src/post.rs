@@ -1,5 +1,7 @@
 //! Posting: a struct that says what to do, and the range of a region that it is about.
 
+use rdma_qp::op::ToSrq;
+use rdma_qp::xrc::{SrqNum, XrcSend};
 use rdma_qp::*;
 
 use crate::cq::qp_op;
@@ -51,8 +53,8 @@ pub struct qp_send {
     pub swap: u64,
     /// Immediate data, in host byte order, or the key to invalidate.
     pub imm: u32,
-    /// Must be 0.
-    pub reserved: u32,
+    /// XRC: which SRQ of the peer's node it is for, see qp_srq_xrc_number(); else 0.
+    pub srq_num: u32,
     /// UD: where the datagram goes.
     pub to: *mut qp_dest,
 }
@@ -132,7 +134,7 @@ impl Ranges {
 /// The flags of a request.
 #[inline(always)]
 fn flags(send: &qp_send) -> Result<PostFlags, Fault> {
-    if send.flags & !FLAGS != 0 || send.reserved != 0 {
+    if send.flags & !FLAGS != 0 {
         return Err(unknown_flags(send));
     }
     Ok(PostFlags::from_bits_retain(send.flags & !SIGNALED))
@@ -141,8 +143,8 @@ fn flags(send: &qp_send) -> Result<PostFlags, Fault> {
 #[cold]
 fn unknown_flags(send: &qp_send) -> Fault {
     Fault::range(format!(
-        "flags {:#x} or reserved {:#x} of struct qp_send has unknown bits: set it to all zero first",
-        send.flags, send.reserved
+        "flags {:#x} of struct qp_send has unknown bits: set it to all zero first",
+        send.flags
     ))
 }
 
@@ -199,7 +201,7 @@ impl<T: Transport> Local<T> for Copied<'_> {
 #[inline(always)]
 fn post<L>(pair: &mut Pair, send: &qp_send, local: L) -> Result<(), Fault>
 where
-    L: Local<Rc> + Local<Uc> + Local<Ud>,
+    L: Local<Rc> + Local<Uc> + Local<Ud> + Local<XrcSend>,
 {
     let flags = flags(send)?;
     let remote = send.remote.at(send.remote_offset);
@@ -245,6 +247,72 @@ where
             LOCAL_INV => local.post(qp, op::LocalInv(imm), flags),
             _ => return Err(bad_op(send, "UC")),
         },
+        Any::Xrc(qp) => {
+            if send.op == LOCAL_INV {
+                local.post(qp, op::LocalInv(imm), flags)
+            } else {
+                let srq = SrqNum::new(send.srq_num)?;
+                match send.op {
+                    SEND => local.post(qp, ToSrq { srq, op: op::Send }, flags),
+                    SEND_WITH_IMM => local.post(
+                        qp,
+                        ToSrq {
+                            srq,
+                            op: op::SendImm(imm),
+                        },
+                        flags,
+                    ),
+                    SEND_WITH_INV => local.post(
+                        qp,
+                        ToSrq {
+                            srq,
+                            op: op::SendInv(imm),
+                        },
+                        flags,
+                    ),
+                    WRITE => local.post(
+                        qp,
+                        ToSrq {
+                            srq,
+                            op: op::Write { remote },
+                        },
+                        flags,
+                    ),
+                    WRITE_WITH_IMM => local.post(
+                        qp,
+                        ToSrq {
+                            srq,
+                            op: op::WriteImm { remote, imm },
+                        },
+                        flags,
+                    ),
+                    READ => local.post(
+                        qp,
+                        ToSrq {
+                            srq,
+                            op: op::Read { remote },
+                        },
+                        flags,
+                    ),
+                    CMP_AND_SWP => {
+                        let op = op::CompareSwap {
+                            remote,
+                            compare: compare_add,
+                            swap,
+                        };
+                        local.post(qp, ToSrq { srq, op }, flags)
+                    }
+                    FETCH_AND_ADD => {
+                        let op = op::FetchAdd {
+                            remote,
+                            add: compare_add,
+                        };
+                        local.post(qp, ToSrq { srq, op }, flags)
+                    }
+                    _ => return Err(bad_op(send, "XRC")),
+                }
+            }
+        }
         Any::Ud(qp) => {
             if !matches!(send.op, SEND | SEND_WITH_IMM) {
                 return Err(bad_op(send, "UD"));
@@ -285,7 +353,17 @@ pub(crate) fn nothing(len: usize, name: &str) -> Result<(), Fault> {
 /// Posts a receive of a struct.
 #[inline(always)]
 fn post_recv(pair: &mut Pair, recv: &qp_recv, local: &[MrSlice<'_>]) -> Result<(), Fault> {
-    let ticket = any!(&mut pair.qp, qp => qp.recv(local))?;
+    let ticket = match &mut pair.qp {
+        Any::Rc(qp) => qp.recv(local),
+        Any::Uc(qp) => qp.recv(local),
+        Any::Ud(qp) => qp.recv(local),
+        Any::Xrc(_) => {
+            return Err(no_such(
+                "an XRC initiator",
+                "receives: they are the SRQs' of its peer",
+            ));
+        }
+    }?;
     pair.contexts.recv.put(ticket.sequence(), recv.context);
     Ok(())
 }

@@ -54,10 +54,12 @@ pub(crate) enum Kind {
     Exchange = 8,
     Listener = 9,
     Ref = 10,
+    Domain = 11,
+    Target = 12,
 }
 
 impl Kind {
-    const ALL: [Kind; 10] = [
+    const ALL: [Kind; 12] = [
         Kind::Device,
         Kind::Pd,
         Kind::Mr,
@@ -68,6 +70,8 @@ impl Kind {
         Kind::Exchange,
         Kind::Listener,
         Kind::Ref,
+        Kind::Domain,
+        Kind::Target,
     ];
 
     /// Its type in C.
@@ -83,6 +87,8 @@ impl Kind {
             Kind::Exchange => "qp_exchange",
             Kind::Listener => "qp_listener",
             Kind::Ref => "qp_ref",
+            Kind::Domain => "qp_xrc_domain",
+            Kind::Target => "qp_xrc_target",
         }
     }
 

@@ -3,16 +3,19 @@
 use std::sync::Arc;
 
 use rdma_core_sys::ibv_srq;
-use rdma_qp::{CloseSrqError, Mr, MrSlice, NOTHING, Pd, Srq};
+use rdma_qp::xrc::{Xrc, XrcDomain};
+use rdma_qp::{CloseSrqError, Mr, MrSlice, NOTHING, Pd, Srq, SrqKind};
 
 use crate::adopted::qp_account;
-use crate::cq::Contexts;
+use crate::cq::{Contexts, Queue, qp_cq};
 use crate::errors::in_use;
 use crate::export::{In, Out, export};
 use crate::fault::*;
 use crate::memory::qp_pd;
+use crate::pair::no_such;
 use crate::post::{nothing, qp_recv};
 use crate::slots::{Alone, Held, Kind, Later, Object, insert};
+use crate::xrc::qp_xrc_domain;
 
 /// A shared receive queue: receives that serve the messages of many Queue Pairs. One thread at a time may call functions with
 /// it; its Queue Pairs may be used by others.
@@ -21,10 +24,75 @@ pub struct qp_srq {
     _never: [u8; 0],
 }
 
+/// An SRQ of any kind.
+pub(crate) enum AnySrq {
+    Basic(Srq),
+    Xrc(Srq<Xrc>),
+}
+
+/// The same for any kind.
+macro_rules! any_srq {
+    ($any:expr, $srq:ident => $what:expr) => {
+        match $any {
+            AnySrq::Basic($srq) => $what,
+            AnySrq::Xrc($srq) => $what,
+        }
+    };
+}
+
+impl AnySrq {
+    /// The SRQ, if Queue Pairs can be made with it.
+    pub(crate) fn basic(&self) -> Result<&Srq, Fault> {
+        match self {
+            AnySrq::Basic(srq) => Ok(srq),
+            AnySrq::Xrc(_) => Err(no_such(
+                "an XRC SRQ",
+                "Queue Pairs of its own: XRC targets reach it",
+            )),
+        }
+    }
+}
+
 /// What C has a `qp_srq *` of.
 pub(crate) struct Shared {
-    pub(crate) srq: Srq,
+    pub(crate) srq: AnySrq,
     pub(crate) contexts: Arc<Contexts>,
+}
+
+impl Shared {
+    fn new(srq: AnySrq) -> Shared {
+        let depth = any_srq!(&srq, srq => srq.depth());
+        // The library leaves places out that are still taken, and has twice as many as receives for that.
+        let contexts = Arc::new(Contexts::new(depth.next_power_of_two().saturating_mul(2)));
+        Shared { srq, contexts }
+    }
+
+    /// Its number in this process.
+    pub(crate) fn number(&self) -> u32 {
+        any_srq!(&self.srq, srq => srq.number())
+    }
+}
+
+/// Destroys an SRQ, or gives it back.
+fn close<K: SrqKind>(
+    srq: Srq<K>,
+    any: impl FnOnce(Srq<K>) -> AnySrq,
+) -> Result<(), (AnySrq, Fault)> {
+    srq.close().map_err(|error| {
+        let text = error.to_string();
+        match error {
+            CloseSrqError::Refused { srq, source } => {
+                (any(*srq), Fault::of(QP_CODE_SYSTEM, source, &text))
+            }
+            CloseSrqError::Busy { srq, .. } => (any(*srq), in_use(text)),
+            // There is no third.
+            _ => unreachable!("{text}"),
+        }
+    })
+}
+
+fn or(given: u32, usual: u32) -> u32 {
+    if given == 0 { usual } else { given }
 }
 
 // SAFETY: no other type has this kind.
@@ -35,7 +103,7 @@ unsafe impl Object for Shared {
 
 /// Posts a receive of a struct.
 fn post(shared: &mut Shared, recv: &qp_recv, local: &[MrSlice<'_>]) -> Result<(), Fault> {
-    let ticket = shared.srq.recv(local)?;
+    let ticket = any_srq!(&mut shared.srq, srq => srq.recv(local))?;
     shared.contexts.put(ticket.sequence(), recv.context);
     Ok(())
 }
@@ -52,24 +120,50 @@ export! {
         ranges: u32,
         srq: *mut *mut qp_srq as Out<'_, *mut qp_srq>,
     ) {
-        let usual = |given, usual| if given == 0 { usual } else { given };
-        let (depth, ranges) = (usual(depth, 16), usual(ranges, 1));
-        let made = pd.srq().depth(depth).sge(ranges).create()?;
-        // The library leaves places out that are still taken, and has twice as many as receives for that.
-        let contexts = Arc::new(Contexts::new(depth.next_power_of_two().saturating_mul(2)));
-        srq.set(insert(Shared { srq: made, contexts })?);
+        let made = pd.srq().depth(or(depth, 16)).sge(or(ranges, 1)).create()?;
+        srq.set(insert(Shared::new(AnySrq::Basic(made)))?);
         Ok(())
     }
 
-    /// Tells the number of an SRQ: what qp_event.number says of it.
+    /// Makes an SRQ for XRC: the targets of its domain reach it, and each request names it by its number.
+    ///
+    /// @param domain  The XRC domain that it stands in.
+    /// @param cq      Where its receives complete; it needs room for all of them.
+    /// @param depth   Most receives outstanding at a time; 0: 16.
+    /// @param ranges  Most ranges that one receive scatters to; 0: 1.
+    fn qp_srq_create_xrc(
+        pd: *mut qp_pd as Held<Pd>,
+        domain: *mut qp_xrc_domain as Held<XrcDomain>,
+        cq: *mut qp_cq as Alone<Queue>,
+        depth: u32,
+        ranges: u32,
+        srq: *mut *mut qp_srq as Out<'_, *mut qp_srq>,
+    ) {
+        let made = pd.xrc_srq(&domain, &cq.cq).depth(or(depth, 16)).sge(or(ranges, 1)).create()?;
+        let made = Shared::new(AnySrq::Xrc(made));
+        cq.enter_srq(made.number(), made.contexts.clone());
+        srq.set(insert(made)?);
+        Ok(())
+    }
+
+    /// Tells the number by which XRC requests name an SRQ: tell it to those who send to it.
+    fn qp_srq_xrc_number(srq: *mut qp_srq as Alone<Shared>, srq_num: *mut u32 as Out<'_, u32>) {
+        let AnySrq::Xrc(found) = &srq.srq else {
+            return Err(no_such("an SRQ without XRC domain", "number for requests: qp_srq_create_xrc() makes one"));
+        };
+        srq_num.set(found.srq_num().get());
+        Ok(())
+    }
+
+    /// Tells the number of an SRQ in this process: what qp_event.number says of it.
     fn qp_srq_number(srq: *mut qp_srq as Alone<Shared>, number: *mut u32 as Out<'_, u32>) {
-        number.set(srq.srq.number());
+        number.set(srq.number());
         Ok(())
     }
 
     /// Gives the object of libibverbs that an SRQ is, as qp_device_raw().
     fn qp_srq_raw(srq: *mut qp_srq as Alone<Shared>, raw: *mut *mut ibv_srq as Out<'_, *mut ibv_srq>) {
-        raw.set(srq.srq.as_ptr());
+        raw.set(any_srq!(&srq.srq, srq => srq.as_ptr()));
         Ok(())
     }
 
@@ -88,14 +182,14 @@ export! {
 
     /// Tells the books of an SRQ.
     fn qp_srq_account(srq: *mut qp_srq as Alone<Shared>, account: *mut qp_account as Out<'_, qp_account>) {
-        account.set(srq.srq.account().into());
+        account.set(any_srq!(&srq.srq, srq => srq.account()).into());
         Ok(())
     }
 
     /// Asks for one event (IBV_EVENT_SRQ_LIMIT_REACHED, see qp_device_event()) when fewer than so many receives are left. It
     /// comes once; 0 disarms it.
     fn qp_srq_arm_limit(srq: *mut qp_srq as Alone<Shared>, limit: u32) {
-        srq.srq.arm_limit(limit)?;
+        any_srq!(&srq.srq, srq => srq.arm_limit(limit))?;
         Ok(())
     }
 
@@ -106,16 +200,11 @@ export! {
     fn qp_srq_destroy(srq: *mut qp_srq as Later<Shared>) {
         srq.destroy(|shared| {
             let Shared { srq, contexts } = shared;
-            srq.close().map_err(|error| {
-                let text = error.to_string();
-                let (srq, fault) = match error {
-                    CloseSrqError::Refused { srq, source } => (srq, Fault::of(QP_CODE_SYSTEM, source, &text)),
-                    CloseSrqError::Busy { srq, .. } => (srq, in_use(text)),
-                    // There is no third.
-                    _ => unreachable!("{text}"),
-                };
-                (Shared { srq: *srq, contexts }, fault)
-            })
+            match srq {
+                AnySrq::Basic(srq) => close(srq, AnySrq::Basic),
+                AnySrq::Xrc(srq) => close(srq, AnySrq::Xrc),
+            }
+            .map_err(|(srq, fault)| (Shared { srq, contexts }, fault))
         })
     }
 }

@@ -336,9 +336,6 @@ static void numbers(void)
     send.flags = 0x4000;
     WRONG(qp_post_send(a, &send), EINVAL, QP_CODE_RANGE);
     send = send_of(QP_SEND);
-    send.reserved = 1;
-    WRONG(qp_post_send(a, &send), EINVAL, QP_CODE_RANGE);
-    send = send_of(QP_SEND);
     for (i = 0; i < 40; i++) ranges[i].mr = mr, ranges[i].offset = 0, ranges[i].len = 8;
     WRONG(qp_post_send_ranges(a, &send, ranges, 40), EINVAL, QP_CODE_RANGE);
     WRONG(qp_post_send_ranges(a, &send, ranges, 2), EINVAL, QP_CODE_REFUSED);
@@ -533,6 +530,80 @@ static void mismatches(void)
     WRONG(qp_post_srq_recv(srq, &recv), EINVAL, QP_CODE_MISMATCH);
 }
 
+/* XRC, and what it is not. Then a message goes from an initiator to the SRQ that it names. */
+static void xrc(void)
+{
+    qp_pair_attr attr = attr_of(cq);
+    qp_send send = send_of(QP_SEND);
+    qp_recv recv = recv_of(mr);
+    qp_xrc_domain *domain, *other;
+    qp_xrc_target *target;
+    qp_srq *shared;
+    qp_pair *initiator;
+    qp_endpoint here, there;
+    qp_completion done;
+    qp_needs needs;
+    char path[64];
+    uint32_t number;
+    int i;
+
+    sprintf(path, "/tmp/misuse-%d", (int)getpid());
+    WRONG(qp_xrc_domain_open(NULL, NULL, 0, &domain), EINVAL, QP_CODE_NULL);
+    WRONG(qp_xrc_domain_open(device, path, 7, &domain), EINVAL, QP_CODE_RANGE);
+    WRONG(qp_xrc_domain_open(device, path, QP_OPEN_EXISTING, &domain), ENOENT, QP_CODE_SYSTEM);
+    RIGHT(qp_xrc_domain_open(device, path, QP_CREATE_NEW, &domain));
+    WRONG(qp_xrc_domain_open(device, path, QP_CREATE_NEW, &other), EEXIST, QP_CODE_REFUSED);
+    RIGHT(unlink(path));
+    WRONG(qp_srq_create_xrc(pd, AS(qp_xrc_domain, pd), cq, 4, 1, &shared), EBADF, QP_CODE_WRONG_HANDLE);
+    RIGHT(qp_srq_create_xrc(pd, domain, cq, 4, 1, &shared));
+    WRONG(qp_srq_xrc_number(srq, &number), EOPNOTSUPP, QP_CODE_UNSUPPORTED);
+    RIGHT(qp_srq_xrc_number(shared, &number));
+    attr.srq = shared;
+    WRONG(qp_pair_create(pd, &attr, &initiator), EOPNOTSUPP, QP_CODE_UNSUPPORTED);
+    attr.transport = QP_XRC;
+    WRONG(qp_pair_create(pd, &attr, &initiator), EOPNOTSUPP, QP_CODE_UNSUPPORTED);
+    attr.srq = NULL;
+    attr.recv_cq = event_cq;
+    WRONG(qp_pair_create(pd, &attr, &initiator), EINVAL, QP_CODE_RANGE);
+    attr.recv_cq = NULL;
+    RIGHT(qp_pair_create(pd, &attr, &initiator));
+    RIGHT(qp_xrc_target_create(domain, &target));
+    WRONG(qp_xrc_domain_destroy(domain), EBUSY, QP_CODE_IN_USE);
+    WRONG(qp_post_recv(initiator, &recv), EOPNOTSUPP, QP_CODE_UNSUPPORTED);
+    WRONG(qp_post_send(initiator, &send), EINVAL, QP_CODE_RANGE); /* which SRQ? */
+    WRONG(qp_xrc_target_connect_finish(target, NULL), EINVAL, QP_CODE_STATE);
+    RIGHT(qp_xrc_target_endpoint(target, device, 1, -1, NULL, &there));
+    RIGHT(qp_pair_endpoint(initiator, device, 1, -1, NULL, &here));
+    RIGHT(qp_pair_connect_begin(initiator, &there, NULL));
+    RIGHT(qp_xrc_target_connect_begin(target, &here, NULL));
+    RIGHT(qp_pair_connect_finish(initiator, NULL));
+    RIGHT(qp_xrc_target_connect_finish(target, NULL));
+    RIGHT(qp_xrc_target_report_on(target, cq));
+    recv.context = 5;
+    recv.offset = 2048;
+    RIGHT(qp_post_srq_recv(shared, &recv));
+    send.context = 6;
+    send.srq_num = number;
+    memcpy(memory, "to srq!", 8);
+    RIGHT(qp_post_send(initiator, &send));
+    for (i = 0; i < 2; i++) {
+        RIGHT(qp_wait(cq, 5000, &done, 1, NULL));
+        THAT(done.status == 0 && done.context == (done.operation == QP_RECV ? 5u : 6u));
+        THAT((done.queue == QP_SRQ) == (done.operation == QP_RECV));
+    }
+    THAT(!memcmp(memory + 2048, "to srq!", 8));
+    WRONG(qp_srq_destroy(AS(qp_srq, target)), EBADF, QP_CODE_WRONG_HANDLE);
+    RIGHT(qp_pair_destroy(initiator) || qp_xrc_target_destroy(target) || qp_srq_destroy(shared));
+    WRONG(qp_xrc_target_number(target, &number), EBADF, QP_CODE_DESTROYED);
+    RIGHT(qp_xrc_domain_destroy(domain));
+    WRONG(qp_xrc_domain_destroy(domain), EBADF, QP_CODE_DESTROYED);
+
+    WRONG(qp_plan(0, 4, QP_XRC, 0, 0, &needs), EINVAL, QP_CODE_RANGE);
+    WRONG(qp_plan(4, 4, QP_UC, 0, 0, &needs), EINVAL, QP_CODE_RANGE);
+    RIGHT(qp_plan(4, 4, QP_XRC, 0, 0, &needs));
+    THAT(needs.per_process.qps == 8 && needs.per_process.srqs == 1);
+}
+
 /* Stages a and b: Queue Pairs that the library does not own. Nothing here gets through to the Queue Pair. */
 static void raw(void)
 {
@@ -669,6 +740,7 @@ int main(int argc, char **argv)
     datagrams();
     in_use();
     mismatches();
+    xrc();
     raw();
     callbacks_and_threads();
     good();

@@ -92,7 +92,9 @@ impl Verbs {
         }
     }
 
-    /// The functions among the symbols that this process already has.
+    /// The functions among the symbols that this process already has: those that the dynamic linker knows, and in a program
+    /// that is linked statically those that are in it. (Of a static libibverbs a program takes in only what it uses itself:
+    /// link it with `--whole-archive`.)
     ///
     /// # Errors
     /// [`LoadError::NotInProcess`] when there are none at all; the other errors when some are missing.
@@ -100,16 +102,35 @@ impl Verbs {
         let scope = Scope::process();
         let source = "this process";
         match scope.find(source, c"ibv_get_device_list", c"IBVERBS_1.1") {
-            Err(LoadError::Symbol { source, .. }) => Err(LoadError::NotInProcess {
-                symbol: "ibv_get_device_list",
-                source,
-            }),
+            Err(LoadError::Symbol { source, .. }) => Self::from_program(source),
             // SAFETY: a symbol of libibverbs' name and version is that of a libibverbs, as it is for the rest of the process.
             _ => unsafe {
                 Self::resolve(source, |symbol, version| {
                     scope.find(source, symbol, version)
                 })
             },
+        }
+    }
+
+    /// The functions that were linked into a program without a dynamic linker, which dlsym(3) does not find. `looked` is what
+    /// dlsym said.
+    fn from_program(looked: DlError) -> Result<Self, LoadError> {
+        let source = "this program";
+        if Self::bound(c"ibv_get_device_list").is_null() {
+            return Err(LoadError::NotInProcess {
+                symbol: "ibv_get_device_list",
+                source: looked,
+            });
+        }
+        // SAFETY: what the linker bound to a name of libibverbs is a libibverbs, as it is for the rest of the program.
+        unsafe {
+            Self::resolve(source, |symbol, version| {
+                let address = Self::bound(symbol);
+                if address.is_null() {
+                    return Err(LoadError::missing(source, symbol, version));
+                }
+                Ok(address)
+            })
         }
     }
 

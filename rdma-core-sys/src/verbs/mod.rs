@@ -29,6 +29,39 @@ mod missing {
     }
 }
 
+/// The address of a symbol that need not be there, by way of the table in which the linker, or the dynamic linker, puts it. A
+/// weak reference takes no library into a program; it finds what is there.
+macro_rules! weak {
+    ($symbol:ident) => {{
+        let address: *mut c_void;
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: it reads the symbol's entry of the global offset table, which is there for every symbol that is referred to,
+        // and touches nothing else.
+        unsafe {
+            core::arch::asm!(
+                concat!(".weak ", stringify!($symbol)),
+                concat!("mov {0}, qword ptr [rip + ", stringify!($symbol), "@GOTPCREL]"),
+                out(reg) address, options(pure, readonly, nostack, preserves_flags)
+            );
+        }
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: as above.
+        unsafe {
+            core::arch::asm!(
+                concat!(".weak ", stringify!($symbol)),
+                concat!("adrp {0}, :got:", stringify!($symbol)),
+                concat!("ldr {0}, [{0}, :got_lo12:", stringify!($symbol), "]"),
+                out(reg) address, options(pure, readonly, nostack, preserves_flags)
+            );
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        {
+            address = null_mut();
+        }
+        address
+    }};
+}
+
 /// One list from which the table, its methods and its loaders come.
 ///
 /// `field = "symbol" @ "version" (arguments) -> result;` is required; `... else value;` is optional, and `value` is what
@@ -115,6 +148,15 @@ macro_rules! verbs {
                     return verbs!(@address self.0.$field $(, $missing)?);
                 } )*
                 None
+            }
+
+            /// The address that the linker bound to the function of this name in this very program or shared object; null where
+            /// there was none, which is no error: the references are weak.
+            pub(crate) fn bound(name: &core::ffi::CStr) -> *mut c_void {
+                $( if name == cstr!($symbol) {
+                    return weak!($symbol);
+                } )*
+                null_mut()
             }
 
             /// Fills the table with what `find` finds for a name and version.

@@ -208,14 +208,38 @@ impl Cq {
     /// The CQ does not work any more.
     #[inline(always)]
     pub fn poll(&self) -> Result<Option<Completion>, PollError> {
+        self.poll_by(|usual| usual, |other| other)
+    }
+
+    /// Takes the next completion as [`Cq::poll`] does, and hands it to `usual` if it is a success that came in its turn, and to
+    /// `other` if it is anything else. For layers that have completions of a form of their own: the usual one goes into it
+    /// without having been in memory.
+    ///
+    /// ```
+    /// # use rdma_qp::Device;
+    /// # let device = Device::open_index(rdma_soft::verbs(), 0)?;
+    /// # let cq = device.create_cq(16)?;
+    /// let context = cq.poll_by(|usual| (usual.ticket.wr_id(), true), |other| (other.ticket.wr_id(), other.outcome.is_ok()))?;
+    /// assert!(context.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The CQ does not work any more.
+    #[inline(always)]
+    pub fn poll_by<R>(
+        &self,
+        usual: impl FnOnce(Completion) -> R,
+        other: impl FnOnce(Completion) -> R,
+    ) -> Result<Option<R>, PollError> {
         // What is usual: the next request of a queue, and it succeeded.
         if let Some(taken) = self.intake.look() {
-            return Ok(Some(success(self.id, &taken)));
+            return Ok(Some(usual(success(self.id, &taken))));
         }
         // The result comes by way of a cell, so that the compiler need not put the usual one into memory too.
         match self.poll_on() {
             Polled::Nothing => Ok(None),
-            Polled::Found => Ok(self.found.get()),
+            Polled::Found => Ok(self.found.get().map(other)),
             Polled::Failed => Err(self.failed.take().unwrap_or(PollError::NoChannel)),
         }
     }
