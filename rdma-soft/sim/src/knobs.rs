@@ -128,7 +128,7 @@ impl Knobs {
             nodes: nodes as usize,
             conns: 1 + rng.below(nodes + 2) as usize,
             datagrams: [0, 2, 3, 5][rng.below(4) as usize],
-            actions: 150 + rng.below(300) as usize,
+            actions: 200 + rng.below(400) as usize,
             span: Duration::from_micros(500 << rng.below(8)),
             faults: faults(profile, rng),
             mtu,

@@ -32,14 +32,13 @@ pub fn mix(a: u64, b: u64) -> u64 {
 /// `len` bytes that no other mark gives; they begin with the mark itself.
 pub fn text(mark: u64, len: usize) -> Vec<u8> {
     let mut rng = Rng::new(mark);
-    let mut bytes = Vec::with_capacity(len + 8);
-    bytes.extend(mark.to_ne_bytes());
-    while bytes.len() < len {
-        bytes.extend(rng.next_u64().to_ne_bytes());
+    let mut bytes = vec![0; len.next_multiple_of(8)];
+    for word in bytes.chunks_exact_mut(8) {
+        word.copy_from_slice(&rng.next_u64().to_ne_bytes());
     }
-    if len < 8 {
-        // Too short for a mark: let it at least not be the same as others'.
-        bytes = rng.next_u64().to_ne_bytes().to_vec();
+    // Too short for a mark: let it at least not be the same as others'.
+    if len >= 8 {
+        bytes[..8].copy_from_slice(&mark.to_ne_bytes());
     }
     bytes.truncate(len);
     bytes
