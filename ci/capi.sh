@@ -29,7 +29,7 @@ install_tools() {
     local want=() package
     [[ ${QP_CHECK_INSTALL:-1} != 0 ]] || return 0
     if [[ $(id -u) == 0 ]] && have apt-get && have dpkg-query; then
-        for package in gcc g++ clang cmake pkg-config valgrind libibverbs-dev binutils python3; do
+        for package in gcc g++ clang cmake pkg-config valgrind libibverbs-dev binutils python3 openmpi-bin libopenmpi-dev mpich libmpich-dev; do
             [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || want+=("$package")
         done
         if ((${#want[@]})); then
@@ -54,16 +54,18 @@ step_header() {
     local status=$?
     ((status == 77)) && return 0
     ((status == 0)) || return 1
-    # Every function is documented.
+    # Every function, struct and type is documented.
     python3 - "$capi/include/qp.h" <<'END'
 import re, sys
-text = open(sys.argv[1]).read()
-bare = re.findall(r"(?<!\*/)\n\n((?:int|const char \*|enum qp_code )\s*\*?qp_\w+)\(", text)
-sys.exit(f"without documentation: {bare}" if bare else 0)
+lines = open(sys.argv[1]).read().splitlines()
+bare = [line for before, line in zip(lines, lines[1:])
+        if re.match(r"(int|const char|enum qp_code) .*\bqp_\w+\(|typedef ", line) and before != " */"]
+print("without documentation:", *bare, sep="\n  ") if bare else print("current, and all of it documented")
+sys.exit(bool(bare))
 END
 }
 
-step_abi() { "$capi/abi.py"; }
+step_abi() { "$capi/abi.py" && "$capi/stages.sh" --check; }
 
 step_symbols() {
     local declared exported
@@ -290,19 +292,41 @@ step_beside() {
     done
     # (glibc warns of getaddrinfo and dlopen in such a program.)
     gcc -static -std=c99 -I"$stage/include" "$capi/tests/misuse.c" -o "$work/misuse_static" "$stage/lib/libqp.a" -pthread -ldl -lm 2>"$work/static.err" || { cat "$work/static.err"; return 1; }
-    timeout 60 "$work/misuse_static"
+    timeout 60 "$work/misuse_static" || return 1
+    # A libibverbs that is linked statically is the one that is used, without a dynamic linker that could find it.
+    local library
+    library=$(ldconfig -p 2>/dev/null | sed -nE 's/.*libibverbs\.so\.1 .*=> //p' | head -n 1)
+    [[ -e $library ]] || { skip capi-static-verbs "no libibverbs.so.1, whose symbols a stand-in needs"; return 0; }
+    {
+        readelf --dyn-syms --wide "$library" | sed -nE 's/.* GLOBAL +DEFAULT +[0-9]+ (_?ibv_[a-z0-9_]+)@@?IBVERBS_1.*/\1/p' | sort -u |
+            grep -vx ibv_get_device_list | sed 's/.*/long &(void) { return 0; }/'
+        echo 'int asked; void **ibv_get_device_list(int *n) { static void *none[1]; asked++; if (n) *n = 0; return none; }'
+        echo '#include <qp.h>'
+        echo '#include <stdio.h>'
+        echo 'int main(void) { qp_device *d; return !(qp_device_open(NULL, &d) && qp_last_code() == QP_CODE_NOT_FOUND && asked); }'
+    } >"$work/stand_in.c"
+    gcc -static -w -I"$stage/include" "$work/stand_in.c" -o "$work/stand_in" "$stage/lib/libqp.a" -pthread -ldl -lm 2>/dev/null &&
+        timeout 30 "$work/stand_in" || { echo "a libibverbs that is linked statically is not found"; return 1; }
+    echo "beside Rust, in a static program, and with a libibverbs that is linked into it"
 }
 
-step_mpi() {
-    [[ -x $capi/tests/mpi.sh ]] || return 0
-    "$capi/tests/mpi.sh" "$stage" "$work/mpi"
-    local status=$?
-    ((status == 77)) || return $status
+step_mpi() { "$capi/tests/mpi.sh" "$stage"; }
+
+# From a release tarball, without network and without what Cargo has on this machine. Checked only: what builds is the same.
+step_tarball() {
+    local apart=$work/tarball tarball isolated=()
+    rm -rf "$apart" && mkdir -p "$apart/home" || return 1
+    tarball=$("$capi/tarball.sh" "$apart") || return 1
+    tar -xf "$tarball" -C "$apart" || return 1
+    unshare --net true 2>/dev/null && isolated=(unshare --net)
+    (cd "$apart"/rdma-qp-*/ && CARGO_HOME=$apart/home CARGO_TARGET_DIR=$work/tarball-target \
+        "${isolated[@]}" cargo check --quiet --locked --offline -p rdma-capi) || return 1
+    echo "$(basename "$tarball") of $(($(stat -c %s "$tarball") / 1000000)) MB ${isolated:+without a network}"
 }
 
 # --- all of it -------------------------------------------------------------------------------------
 
-all=(header abi symbols linkline sizes compile run stages misuse install cmake beside mpi)
+all=(header abi symbols linkline sizes compile run stages misuse install cmake beside mpi tarball)
 if [[ ${1:-} == --list ]]; then printf '%s\n' "${all[@]}"; exit 0; fi
 mkdir -p "$work" || exit 1
 if [[ ${1:-} == --record ]]; then
