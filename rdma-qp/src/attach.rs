@@ -170,7 +170,7 @@ mod tests {
     fn post(queue: &Queue) -> Ticket {
         let mark = queue.posted();
         queue.enter(mark);
-        Ticket::new(0, mark | 2, true)
+        Ticket::new(mark | 2, true)
     }
 
     fn queue() -> Arc<Queue> {

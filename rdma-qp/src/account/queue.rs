@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use super::Account;
-use crate::wr_id::{self, QueueKind, STEP, distance, is_before};
+use crate::wr_id::{self, OPERATION_MASK, QueueKind, STEP, distance, is_before};
 
 /// Why a completion ended a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +49,8 @@ struct Poster {
 /// Written by the poller only, but for `reset`; and what a completion says of its queue.
 #[repr(align(64))]
 pub(crate) struct Outcomes {
-    /// Requests below this one have an outcome.
-    retired: AtomicU64,
+    /// The `wr_id` of the next request, if it asks for what the one before asked for. Requests below its mark have an outcome.
+    due: AtomicU64,
     /// Set by the poster when it has moved the floor; taken back by the poller when it has seen it.
     reset: AtomicBool,
     /// Requests below `retired` whose completion is not handed out yet: they hold room in the queue and in the CQ.
@@ -70,7 +70,7 @@ pub(crate) struct Outcomes {
 impl Outcomes {
     const fn new(kind: QueueKind, first: u64, header: u32) -> Outcomes {
         Outcomes {
-            retired: AtomicU64::new(first),
+            due: AtomicU64::new(first),
             reset: AtomicBool::new(false),
             held: AtomicU64::new(0),
             failed: AtomicU64::new(0),
@@ -106,27 +106,41 @@ impl Outcomes {
         self.header
     }
 
-    /// Requests below this one have an outcome. The poller alone writes it.
-    #[inline(always)]
-    pub(crate) fn retired(&self) -> &AtomicU64 {
-        &self.retired
+    /// Requests below this one have an outcome.
+    fn retired(&self) -> u64 {
+        self.due.load(Acquire) & !OPERATION_MASK
     }
 
-    /// Books the success `wr_id` if it is of the next request, `retired` being what [`Outcomes::retired`] has: that is what it
-    /// is when every request is signaled. `false`: nothing was done, and [`Queue::retire`] knows more.
+    /// What [`Outcomes::retire_due`] compares with. The poller alone writes it.
+    #[inline(always)]
+    pub(crate) fn due(&self) -> &AtomicU64 {
+        &self.due
+    }
+
+    /// Books the success `wr_id` if it is the one that is due, `due` being what [`Outcomes::due`] has: that is what it is when
+    /// every request is signaled and asks for the same. `false`: nothing was done, and [`Outcomes::retire_next`] knows more.
     ///
     /// It does not look whether the queue was reset: whoever resets it closes its place in the table of the CQ, by which
     /// the poller came here.
     #[inline(always)]
-    pub(crate) fn retire_next(&self, wr_id: u64, retired: u64) -> bool {
-        // The operation is all that a wr_id has beyond its mark, so any other slot or sequence is further away.
-        if wr_id.wrapping_sub(retired) > wr_id::OPERATION_MASK {
-            return false;
+    pub(crate) fn retire_due(&self, wr_id: u64, due: u64) -> bool {
+        if wr_id == due {
+            // A load of its own makes one instruction of the addition.
+            bump(&self.due, STEP);
         }
-        // A load of its own makes one instruction of the addition.
-        let retired = self.retired.load(Relaxed);
-        self.retired.store(retired.wrapping_add(STEP), Release);
-        true
+        wr_id == due
+    }
+
+    /// The same if it is of the next request, whatever it asks for. `false`: nothing was done, and [`Queue::retire`] knows
+    /// more.
+    pub(crate) fn retire_next(&self, wr_id: u64) -> bool {
+        let due = self.due.load(Relaxed);
+        // The operation is all that a wr_id has beyond its mark.
+        let is_next = wr_id ^ due <= OPERATION_MASK;
+        if is_next {
+            self.due.store(wr_id.wrapping_add(STEP), Release);
+        }
+        is_next
     }
 }
 
@@ -144,9 +158,9 @@ pub(crate) struct Queue {
 }
 
 /// Adds to a counter that only the calling side writes.
-#[inline]
+#[inline(always)]
 fn bump(counter: &AtomicU64, by: u64) {
-    counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
+    counter.store(counter.load(Relaxed).wrapping_add(by), Release);
 }
 
 impl Queue {
@@ -175,11 +189,6 @@ impl Queue {
             attention,
             start,
         }
-    }
-
-    /// A queue that nothing is ever posted to: it holds a place in a table.
-    pub(crate) fn none() -> Queue {
-        Queue::new(QueueKind::Send, 0, 0, 0, 0, Arc::default())
     }
 
     /// Number of the QP that the queue is of.
@@ -227,7 +236,7 @@ impl Queue {
     /// Requests that hold room: posted and not yet handed to the application.
     pub(crate) fn occupied(&self) -> u64 {
         let (posted, floor) = (self.posted(), self.poster.floor.load(Acquire));
-        let retired = self.poller.retired.load(Acquire);
+        let retired = self.poller.retired();
         // Until the poller has seen a reset, what it holds is of the former life.
         if self.poller.reset.load(Acquire) || is_before(retired, floor) {
             return distance(posted, floor);
@@ -290,7 +299,7 @@ impl Queue {
         if self.poller.reset.load(Acquire) {
             self.adopt();
         }
-        let retired = self.poller.retired.load(Relaxed);
+        let retired = self.poller.retired();
         let ahead = distance(wr_id, retired);
         if ahead >= distance(self.posted(), retired) {
             return None;
@@ -306,7 +315,7 @@ impl Queue {
                 self.poller.first_error.store(mark, Relaxed);
             }
         }
-        self.poller.retired.store(mark.wrapping_add(STEP), Release);
+        self.poller.due.store(mark.wrapping_add(STEP), Release);
         let covered = ahead + 1;
         Some(Retired { mark, covered })
     }
@@ -316,10 +325,10 @@ impl Queue {
     fn adopt(&self) {
         loop {
             let floor = self.poster.floor.load(SeqCst);
-            let retired = self.poller.retired.load(Relaxed);
+            let retired = self.poller.retired();
             if is_before(retired, floor) {
                 bump(&self.poller.discarded, distance(floor, retired));
-                self.poller.retired.store(floor, Release);
+                self.poller.due.store(floor, Release);
             }
             self.poller.first_error.store(0, Relaxed);
             self.poller.held.store(0, Release);
@@ -362,10 +371,7 @@ impl Queue {
 
     /// Whether the device has let go of every request below `mark`, a value of [`Queue::posted`] read earlier.
     pub(crate) fn passed(&self, mark: u64) -> bool {
-        let (retired, floor) = (
-            self.poller.retired.load(Acquire),
-            self.poster.floor.load(Acquire),
-        );
+        let (retired, floor) = (self.poller.retired(), self.poster.floor.load(Acquire));
         let done = if is_before(retired, floor) {
             floor
         } else {
@@ -383,7 +389,7 @@ impl Queue {
     /// Whether request `id` has an outcome.
     #[inline]
     pub(crate) fn is_retired(&self, id: u64) -> bool {
-        is_before(id, self.poller.retired.load(Acquire))
+        is_before(id, self.poller.retired())
     }
 
     /// Whether request `id` belongs to a former life.
@@ -402,10 +408,7 @@ impl Queue {
     /// The requests of this life that are known to have succeeded: from the first mark up to the second, where the first
     /// error is, or what has no outcome.
     pub(crate) fn succeeded(&self) -> (u64, u64) {
-        let (floor, retired) = (
-            self.poster.floor.load(Acquire),
-            self.poller.retired.load(Acquire),
-        );
+        let (floor, retired) = (self.poster.floor.load(Acquire), self.poller.retired());
         match self.poller.first_error.load(Relaxed) {
             0 => (floor, retired),
             error => (floor, error),
@@ -420,7 +423,7 @@ impl Queue {
             discarded,
             ..
         } = &self.poller;
-        let retired = self.poller.retired.load(Acquire);
+        let retired = self.poller.retired();
         let floor = self.poster.floor.load(Acquire);
         let posted = self.posted();
         let all = self.sequence().wrapping_sub(self.start);

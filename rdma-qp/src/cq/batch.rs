@@ -30,7 +30,9 @@ impl Cq {
     #[inline(always)]
     pub fn poll_batch(&mut self) -> Result<Completions<'_>, PollError> {
         self.intake.refill();
-        if let Some(error) = self.trouble() {
+        if self.intake.is_used_up()
+            && let Some(error) = self.trouble()
+        {
             return Err(error);
         }
         Ok(Completions {
@@ -38,21 +40,23 @@ impl Cq {
         })
     }
 
-    /// What is to be done before a batch is handed out.
+    /// What is to be done when the device had nothing.
+    #[cold]
     #[inline(never)]
     fn trouble(&mut self) -> Option<PollError> {
         if let Some(errno) = self.intake.take_failure() {
             return Some(self.broken(errno));
         }
-        if self.intake.is_empty() {
-            self.look_after_regions(&self.poller.borrow());
-        }
+        self.look_after_regions(&self.poller.borrow());
         None
     }
 
     /// The next completion that was taken from the device, whatever it is.
     #[inline(never)]
     fn next_taken(&mut self) -> Option<Completion> {
+        if let Some(taken) = self.intake.look_left() {
+            return Some(success(self.id, &taken));
+        }
         let poller = &mut *self.poller.borrow_mut();
         while let Some((done, retired)) = poller.stash.pop_front() {
             if poller.release(&self.intake, &done, retired) {
@@ -75,10 +79,14 @@ impl Iterator for Completions<'_> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Completion> {
-        match self.rest.look() {
-            Some(taken) => Some(success(self.rest.owner().id, &taken)),
-            None => self.rest.with(Cq::next_taken),
+        if !self.rest.is_at_end() {
+            if let Some(taken) = self.rest.look() {
+                return Some(success(self.rest.owner().id, &taken));
+            }
+        } else if self.rest.is_plain() {
+            return None;
         }
+        self.rest.with(Cq::next_taken)
     }
 }
 

@@ -1,6 +1,6 @@
 //! From a completion of the device to the queue that it belongs to, and into its books.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use rdma_core_sys::{
@@ -10,6 +10,7 @@ use rdma_core_sys::{
 use super::srq::Srqs;
 use super::{Completion, Failure, Root, Sender, Success, Ticket};
 use crate::account::{Ending, Operation, Queue, Retired, Share};
+use crate::number::NumberHasher;
 use crate::qp::QpInfo;
 use crate::raw::intake::{Intake, Taken};
 use crate::raw::pd::PdHandle;
@@ -26,7 +27,7 @@ pub(super) struct Entry {
 /// What only the owner of the CQ touches, and not on the short way.
 pub(super) struct Poller {
     /// What is known of the queues, by slot.
-    pub(super) entries: Vec<Option<Entry>>,
+    pub(super) entries: HashMap<u32, Entry, NumberHasher>,
     /// Completions looked at while waiting for another one. While there are any, nothing is left in the batch: what is
     /// handed out comes in order.
     pub(super) stash: VecDeque<(Completion, Retired)>,
@@ -136,17 +137,15 @@ impl Poller {
         if ending == Ending::Success {
             return Some((success(cq, &Taken::of(queue.outcomes(), wc)), retired));
         }
-        let ticket = Ticket::new(cq, wc.wr_id, true);
-        let entry = self
-            .entries
-            .get_mut(wr_id::slot(wc.wr_id) as usize)?
-            .as_mut()?;
+        let ticket = Ticket::new(wc.wr_id, true);
+        let entry = self.entries.get_mut(&wr_id::slot(wc.wr_id))?;
         let failure = fail(entry, &queue, ticket, wc, ending);
         let done = Completion {
             ticket,
             qp_num: queue.qp_num(),
             queue: queue.kind(),
             outcome: Err(failure),
+            cq,
         };
         if ending == Ending::Error {
             note(entry, &queue, &done, failure);
@@ -169,8 +168,8 @@ impl Poller {
         let known = intake
             .find(id)
             .filter(|queue| !queue.is_stale(id))
-            .zip(self.entries.get(wr_id::slot(id) as usize))
-            .and_then(|(queue, entry)| Some((&*entry.as_ref()?.info, queue.account())));
+            .zip(self.entries.get(&wr_id::slot(id)))
+            .map(|(queue, entry)| (&*entry.info, queue.account()));
         FailureReport::new(done, failure, known)
     }
 }
@@ -192,7 +191,7 @@ pub(super) fn success(cq: u32, taken: &Taken) -> Completion {
     let receives = operation == Operation::Recv;
     let datagram = receives && taken.header != 0;
     Completion {
-        ticket: Ticket::new(cq, wc.wr_id, true),
+        ticket: Ticket::new(wc.wr_id, true),
         qp_num: taken.qp_num,
         queue: taken.kind,
         outcome: Ok(Success {
@@ -216,6 +215,7 @@ pub(super) fn success(cq: u32, taken: &Taken) -> Completion {
                 has_grh: wc.flags().contains(IBV_WC_GRH),
             }),
         }),
+        cq,
     }
 }
 

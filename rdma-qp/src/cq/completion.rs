@@ -15,15 +15,13 @@ use crate::wr_id::{self, QueueKind};
 pub struct Ticket {
     /// The `wr_id` that the request went to the device with.
     id: u64,
-    /// Id of the CQ.
-    pub(crate) cq: u32,
     signaled: bool,
 }
 
 impl Ticket {
     #[inline]
-    pub(crate) fn new(cq: u32, id: u64, signaled: bool) -> Ticket {
-        Ticket { id, cq, signaled }
+    pub(crate) fn new(id: u64, signaled: bool) -> Ticket {
+        Ticket { id, signaled }
     }
 
     /// The `wr_id` that the request went to the device with.
@@ -53,33 +51,17 @@ impl Ticket {
         wr_id::sequence(self.id)
     }
 
-    /// The ticket of a receive of an SRQ, which may complete on any of several CQs.
-    pub(crate) fn shared(id: u64) -> Ticket {
-        Ticket::new(u32::MAX, id, true)
-    }
-
     /// Whether it is of a receive of an SRQ.
     #[inline]
     pub(crate) fn is_shared(&self) -> bool {
         wr_id::slot(self.id) & wr_id::SHARED != 0
-    }
-
-    /// Id of the CQ that the request completed on, or will.
-    pub(crate) fn cq(&self) -> u32 {
-        self.cq
-    }
-
-    /// What names the request in its queue, and, of all but those of an SRQ, in its CQ.
-    #[inline]
-    fn key(&self) -> u64 {
-        self.id & !wr_id::OPERATION_MASK
     }
 }
 
 impl PartialEq for Ticket {
     #[inline]
     fn eq(&self, other: &Ticket) -> bool {
-        self.key() == other.key() && (self.cq == other.cq || self.is_shared())
+        self.id == other.id
     }
 }
 
@@ -87,7 +69,7 @@ impl Eq for Ticket {}
 
 impl Hash for Ticket {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.key().hash(state);
+        self.id.hash(state);
     }
 }
 
@@ -115,6 +97,8 @@ pub struct Completion {
     pub queue: QueueKind,
     /// How it ended.
     pub outcome: Result<Success, Failure>,
+    /// Id of the CQ that handed it out.
+    pub(crate) cq: u32,
 }
 
 /// A request that ended well.

@@ -124,7 +124,7 @@ impl Cq {
     pub(crate) fn new(handle: Arc<CqHandle>) -> Cq {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let poller = Poller {
-            entries: Vec::new(),
+            entries: Default::default(),
             stash: VecDeque::with_capacity(handle.room.capacity as usize),
             srqs: Default::default(),
         };
@@ -190,15 +190,12 @@ impl Cq {
     pub(crate) fn enter(&self, queue: &Arc<Queue>, info: &Arc<QpInfo>, pd: &Arc<PdHandle>) {
         let mut poller = self.poller.borrow_mut();
         self.intake.enter(&self.handle, queue);
-        let slot = queue.slot as usize;
-        if poller.entries.len() <= slot {
-            poller.entries.resize_with(slot + 1, || None);
-        }
-        poller.entries[slot] = Some(Entry {
+        let entry = Entry {
             info: info.clone(),
             pd: Arc::downgrade(pd),
             root: None,
-        });
+        };
+        poller.entries.insert(queue.slot, entry);
         poller.drop_stale(&self.intake);
     }
 
@@ -237,7 +234,7 @@ impl Cq {
             return Ok(Some(usual(success(self.id, &taken))));
         }
         // The result comes by way of a cell, so that the compiler need not put the usual one into memory too.
-        match self.poll_on() {
+        match self.poll_on::<R>() {
             Polled::Nothing => Ok(None),
             Polled::Found => Ok(self.found.get().map(other)),
             Polled::Failed => Err(self.failed.take().unwrap_or(PollError::NoChannel)),
@@ -245,8 +242,16 @@ impl Cq {
     }
 
     /// The way of [`Cq::poll`] for everything else.
+    ///
+    /// It has a parameter so that it is compiled along with its caller, who then calls it directly.
+    #[allow(clippy::extra_unused_type_parameters)]
+    #[cold]
     #[inline(never)]
-    fn poll_on(&self) -> Polled {
+    fn poll_on<R>(&self) -> Polled {
+        if let Some(taken) = self.intake.look_on() {
+            self.found.set(Some(success(self.id, &taken)));
+            return Polled::Found;
+        }
         // Regions that wait to be freed, if any, are looked at on the long way.
         if self.intake.is_empty()
             && !(self.handle.attention.load(Relaxed) && self.intake.progress())
@@ -339,8 +344,7 @@ impl Cq {
         let mut swept: Vec<u64> = Vec::new();
         for pd in poller
             .entries
-            .iter()
-            .flatten()
+            .values()
             .filter_map(|entry| entry.pd.upgrade())
             .chain(poller.srqs.pds())
         {
@@ -359,7 +363,7 @@ impl Cq {
     pub fn explain(&self, completion: &Completion) -> Option<FailureReport> {
         let failure = completion.outcome.err()?;
         let poller = self.poller.borrow();
-        (completion.ticket.cq == self.id).then(|| poller.report(&self.intake, completion, failure))
+        (completion.cq == self.id).then(|| poller.report(&self.intake, completion, failure))
     }
 }
 

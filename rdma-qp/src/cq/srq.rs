@@ -117,7 +117,7 @@ impl Srqs {
     /// The failure of a receive, tied to the one of the same QP that it comes from.
     #[cold]
     fn fail(&mut self, cq: u32, wc: &ibv_wc, ending: Ending) -> Completion {
-        let ticket = Ticket::new(cq, wc.wr_id, true);
+        let ticket = Ticket::new(wc.wr_id, true);
         let account = self.find(wc.wr_id).map(|share| share.srq.account());
         let own = Root {
             ticket,
@@ -139,6 +139,7 @@ impl Srqs {
             qp_num: wc.qp_num,
             queue: QueueKind::SharedRecv,
             outcome: Err(failure),
+            cq,
         };
         if let Some(user) = user
             && !flushed

@@ -65,7 +65,7 @@ impl Cq {
         let deadline = deadline.into();
         let is_here = match ticket.is_shared() {
             true => self.poller.borrow().srqs.find(ticket.wr_id()).is_some(),
-            false => ticket.cq == self.id,
+            false => self.intake.find(ticket.wr_id()).is_some(),
         };
         if !is_here {
             return Err(WaitError::OtherCq(*ticket));

@@ -46,8 +46,8 @@ pub struct Drained {
     pub send: DrainedQueue,
     /// The receive queue. An SRQ is none: receives that its QPs have not taken stay in it.
     pub recv: DrainedQueue,
-    /// Where sends that succeeded without a completion lie, as marks: from the first up to the second; and their CQ.
-    silent: (u64, u64, u32),
+    /// Where sends that succeeded without a completion lie, as marks: from the first up to the second.
+    silent: (u64, u64),
 }
 
 /// What the peer made of a request, as far as it can be known.
@@ -147,7 +147,7 @@ impl Drained {
             completions,
             send: DrainedQueue::default(),
             recv: DrainedQueue::default(),
-            silent: (0, 0, 0),
+            silent: (0, 0),
         }
     }
 
@@ -162,10 +162,9 @@ impl Drained {
         if let Some(done) = self.completions.iter().find(|done| done.ticket == *ticket) {
             return Some(self.fate(done));
         }
-        let (from, to, cq) = self.silent;
+        let (from, to) = self.silent;
         let id = ticket.wr_id();
         let silent = !ticket.is_signaled()
-            && ticket.cq == cq
             && wr_id::slot(id) == wr_id::slot(from)
             && !wr_id::is_before(id, from)
             && wr_id::is_before(id, to);
@@ -307,7 +306,7 @@ impl<T: Transport> Qp<T> {
         drained.send.flushed = drained.send.flushed.saturating_sub(marks);
         drained.recv = ended(&before.1, &self.recv_account(), QueueKind::Recv, &drained);
         let (from, to) = self.handle.send.succeeded();
-        drained.silent = (from, to, self.cqs.0);
+        drained.silent = (from, to);
         match result {
             Ok(()) => Ok(drained),
             Err(reason) => Err(DrainError {

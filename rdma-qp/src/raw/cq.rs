@@ -10,23 +10,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rdma_core_sys::*;
 
 use super::context::ContextHandle;
+use super::slots::Slots;
 use super::table::Table;
 use super::{pointer, status};
 use crate::account::{Queue, Room};
 use crate::errno::Errno;
-use crate::wr_id::MAX_SLOTS;
 
 /// A completion channel: it belongs to one CQ.
 struct Channel(NonNull<ibv_comp_channel>);
 
-/// The slots of a CQ's table of queues.
-#[derive(Default)]
-pub(crate) struct Slots {
-    /// Per free slot: its number and the sequence at which its next queue starts.
-    free: Vec<(u32, u64)>,
-    /// Slots ever used.
-    used: u32,
-    /// By slot.
+/// What finds the queues that report to a CQ.
+struct Queues {
+    slots: Slots,
     table: Arc<Table>,
 }
 
@@ -40,7 +35,7 @@ pub(crate) struct CqHandle {
     pub(crate) room: Arc<Room>,
     /// Set when a queue that reports here is to be looked at by [`crate::raw::pd::PdHandle::sweep`].
     pub(crate) attention: Arc<AtomicBool>,
-    slots: Mutex<Slots>,
+    queues: Mutex<Queues>,
     /// Events taken from the channel and not acknowledged yet.
     unacknowledged: AtomicU32,
 }
@@ -87,6 +82,7 @@ impl CqHandle {
         };
         // SAFETY: the library just made the CQ; it is valid until it is destroyed.
         let capacity = u32::try_from(unsafe { ptr.as_ref().cqe }).unwrap_or(0);
+        static NEXT: AtomicU32 = AtomicU32::new(0);
         Ok(CqHandle {
             context: context.clone(),
             ptr,
@@ -94,7 +90,10 @@ impl CqHandle {
             destroyed: false,
             room: Arc::new(Room::new(capacity)),
             attention: Arc::default(),
-            slots: Mutex::default(),
+            queues: Mutex::new(Queues {
+                slots: Slots::new(NEXT.fetch_add(1, Relaxed)),
+                table: Arc::default(),
+            }),
             unacknowledged: AtomicU32::new(0),
         })
     }
@@ -103,42 +102,47 @@ impl CqHandle {
         self.ptr.as_ptr()
     }
 
-    fn slots(&self) -> MutexGuard<'_, Slots> {
-        // The slots are valid after every single operation on them.
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queues(&self) -> MutexGuard<'_, Queues> {
+        // They are valid after every single operation on them.
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reserves a slot and `entries` of room. Returns the slot and the sequence that its queue starts with; `None` when
     /// there is not so much room.
     pub(crate) fn reserve(&self, entries: u32) -> Option<(u32, u64)> {
-        let mut slots = self.slots();
-        if (slots.free.is_empty() && slots.used == MAX_SLOTS) || !self.room.reserve(entries) {
+        if !self.room.reserve(entries) {
             return None;
         }
-        let used = slots.used;
-        Some(slots.free.pop().unwrap_or_else(|| {
-            slots.used = used + 1;
-            (used, 1)
-        }))
+        let taken = self.queues().slots.take();
+        if taken.is_none() {
+            self.room.release(entries);
+        }
+        taken
     }
 
     /// Gives a slot and its room back; `next` is the sequence at which the next queue in it starts.
     pub(crate) fn release(&self, slot: u32, entries: u32, next: u64) {
         self.room.release(entries);
-        self.slots().free.push((slot, next));
+        self.queues().slots.give_back(slot, next);
     }
 
-    /// The table, with a place for a queue, which is opened. The poller holds the queue until the place is another's.
-    pub(super) fn enter(&self, queue: &Queue) -> Arc<Table> {
-        let mut slots = self.slots();
-        slots.table = slots.table.grown(queue.slot);
-        slots.table.open(queue);
-        slots.table.clone()
+    /// The table, with a place for a queue, which is opened, and with those of the queues that the poller holds. It holds
+    /// each until its place is another's.
+    pub(super) fn enter<'a>(
+        &self,
+        queue: &Queue,
+        held: impl Iterator<Item = &'a Arc<Queue>>,
+    ) -> Arc<Table> {
+        let mut queues = self.queues();
+        let places = queues.slots.places();
+        queues.table = queues.table.grown(places, held);
+        queues.table.open(queue);
+        queues.table.clone()
     }
 
     /// Keeps the poller from the short way to a queue that was reset, which its books know already.
     pub(super) fn close(&self, queue: &Queue) {
-        self.slots().table.close(queue.slot);
+        self.queues().table.close(queue);
     }
 
     /// Asks for one event at the next completion.

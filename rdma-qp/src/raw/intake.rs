@@ -1,6 +1,7 @@
 //! What a poller takes off a completion queue, and the short way from a completion to the books of its queue.
 
 use std::cell::{Cell, UnsafeCell};
+use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use super::table::{Parts, Table};
 use crate::account::{Outcomes, Queue};
 use crate::cq::Cq;
 use crate::errno::Errno;
+use crate::number::NumberHasher;
 use crate::wr_id::{self, QueueKind};
 
 /// Completions taken from the device by one call.
@@ -27,11 +29,15 @@ const LATER: usize = usize::MAX;
 /// code but this module's runs. So no two references to their contents ever exist at a time (invariant of this type).
 pub(crate) struct Intake {
     cq: NonNull<ibv_cq>,
+    /// Whether `left` is not 0: what the short way looks at.
+    more: Cell<bool>,
     /// Completions of the batch that are not looked at; [`LATER`] while others go first. A batch of one that the short way
     /// takes at once is not noted.
     left: Cell<usize>,
     /// Completions in the batch.
     filled: Cell<usize>,
+    /// What the library returned when [`Intake::look`] asked it and did not go on.
+    asked: Cell<i32>,
     /// What `table` is made of.
     places: Cell<Parts>,
     batch: UnsafeCell<[ibv_wc; BATCH]>,
@@ -42,7 +48,7 @@ pub(crate) struct Intake {
     /// What the library returned when it failed, until [`Intake::take`] tells it.
     failed: Cell<Option<Errno>>,
     /// By slot. A queue stays until another takes its slot, and so until its place in the table leads elsewhere.
-    queues: UnsafeCell<Vec<Arc<Queue>>>,
+    queues: UnsafeCell<HashMap<u32, Arc<Queue>, NumberHasher>>,
     table: UnsafeCell<Arc<Table>>,
 }
 
@@ -96,6 +102,8 @@ pub(crate) struct Rest<'c, C: HasIntake> {
     next: *const ibv_wc,
     end: *const ibv_wc,
     places: Parts,
+    /// Nothing goes before the batch.
+    plain: bool,
     owner: NonNull<C>,
     borrowed: PhantomData<&'c mut C>,
 }
@@ -103,11 +111,12 @@ pub(crate) struct Rest<'c, C: HasIntake> {
 impl<'c, C: HasIntake> Rest<'c, C> {
     #[inline(always)]
     pub(crate) fn new(owner: &'c mut C) -> Rest<'c, C> {
-        let (next, end, places) = owner.intake().rest();
+        let (next, end, places, plain) = owner.intake().rest();
         Rest {
             next,
             end,
             places,
+            plain,
             owner: NonNull::from(owner),
             borrowed: PhantomData,
         }
@@ -123,7 +132,7 @@ impl<'c, C: HasIntake> Rest<'c, C> {
         let intake = unsafe { self.owner.as_mut() }.intake();
         if intake.left.get() != LATER {
             // SAFETY: both point into the batch, or behind it.
-            (intake.left).set(unsafe { self.end.offset_from(self.next) } as usize);
+            intake.set_left(unsafe { self.end.offset_from(self.next) } as usize);
         }
     }
 
@@ -136,7 +145,7 @@ impl<'c, C: HasIntake> Rest<'c, C> {
         // SAFETY: it is borrowed for `'c`, and this is the only reference to it.
         let owner = unsafe { self.owner.as_mut() };
         let result = f(owner);
-        (self.next, self.end, self.places) = owner.intake().rest();
+        (self.next, self.end, self.places, self.plain) = owner.intake().rest();
         result
     }
 
@@ -146,23 +155,33 @@ impl<'c, C: HasIntake> Rest<'c, C> {
         unsafe { self.owner.as_ref() }
     }
 
-    /// As [`Intake::look`], but the device is not asked.
+    /// Whether nothing of the batch is left.
+    #[inline(always)]
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.next == self.end
+    }
+
+    /// Whether nothing goes before the batch.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.plain
+    }
+
+    /// As [`Intake::look`], but the device is not asked. Something of the batch is left.
     #[inline(always)]
     pub(crate) fn look(&mut self) -> Option<Taken> {
-        if self.next == self.end {
-            return None;
-        }
+        debug_assert!(!self.is_at_end());
         // SAFETY: a completion of the batch (the invariant), to which no other reference exists: the intake has none, and is
         // not used.
-        let wc = unsafe { &*self.next };
+        let wc = unsafe { *self.next };
         if wc.status != IBV_WC_SUCCESS {
             return None;
         }
         // SAFETY: `places` are those of the table (the invariant), and this is the poller, as in the intake.
-        let queue = unsafe { self.places.retire_next(wc.wr_id) }?;
+        let queue = unsafe { self.places.retire_due(wc.wr_id) }?;
         // SAFETY: it is not behind the last.
         self.next = unsafe { self.next.add(1) };
-        Some(Taken::of(queue, wc))
+        Some(Taken::of(queue, &wc))
     }
 }
 
@@ -179,8 +198,10 @@ impl Intake {
         let table = Arc::new(Table::default());
         Intake {
             cq: cq.ptr,
+            more: Cell::new(false),
             left: Cell::new(0),
             filled: Cell::new(0),
+            asked: Cell::new(0),
             places: Cell::new(table.parts()),
             batch: UnsafeCell::new([ibv_wc::zeroed(); BATCH]),
             progress: Cell::new(false),
@@ -192,37 +213,64 @@ impl Intake {
     }
 
     /// The short way: takes the next completion, and books it, if it is of the next request of its queue and a success.
-    /// `None`: it is not, or there is none, or others go first; [`Intake::take`] knows more, unless the device was
-    /// just asked and had none, which [`Intake::is_empty`] says.
+    /// `None`: it is not, or there are none or several, or others go first: then [`Intake::look_on`] goes on.
     #[inline(always)]
     pub(crate) fn look(&self) -> Option<Taken> {
-        let mut left = self.left.get();
-        if left == 0 {
+        if !self.more.get() {
             let found = self.ask();
             if found == 1
                 && let Some(taken) = self.judge(0)
             {
                 return Some(taken);
             }
-            if !self.fill(found) || found == 1 {
-                return None;
-            }
-            left = found as usize;
+            self.asked.set(found);
+            return None;
         }
+        let left = self.left.get();
         let taken = self.judge(self.filled.get().wrapping_sub(left))?;
-        self.left.set(left - 1);
+        self.set_left(left - 1);
         Some(taken)
     }
 
-    /// The rest of the batch, from the first to behind the last, and the places of the table.
-    #[inline(never)]
-    fn rest(&mut self) -> (*const ibv_wc, *const ibv_wc, Parts) {
+    #[inline(always)]
+    fn set_left(&self, left: usize) {
+        self.left.set(left);
+        self.more.set(left != 0);
+    }
+
+    /// Goes on after [`Intake::look`] did not take one: takes the next completion if it is of the next request of its queue
+    /// and a success, whatever it asks for. `None`: it is not, or there is none, or others go first. [`Intake::take`] knows
+    /// more, unless the device has none, which [`Intake::is_empty`] says.
+    pub(crate) fn look_on(&self) -> Option<Taken> {
+        if !self.more.get() && !self.fill(self.asked.get()) {
+            return None;
+        }
+        self.look_left()
+    }
+
+    /// The same with what is left of the batch.
+    pub(crate) fn look_left(&self) -> Option<Taken> {
+        let left = self.left.get();
+        // SAFETY: no other reference to the batch exists (the invariant).
+        let wc = *unsafe { &*self.batch.get() }.get(self.filled.get().wrapping_sub(left))?;
+        if left == 0 || wc.status != IBV_WC_SUCCESS {
+            return None;
+        }
+        // SAFETY: as for `judge`.
+        let queue = unsafe { self.places.get().retire_next(wc.wr_id) }?;
+        self.set_left(left - 1);
+        Some(Taken::of(queue, &wc))
+    }
+
+    /// The rest of the batch, from the first to behind the last, the places of the table, and whether nothing goes before.
+    #[inline]
+    fn rest(&mut self) -> (*const ibv_wc, *const ibv_wc, Parts, bool) {
         let (left, filled) = (self.left.get(), self.filled.get());
         let from = if left == LATER { filled } else { filled - left };
         let batch = self.batch.get().cast::<ibv_wc>();
         // SAFETY: neither number is over that of the batch.
         let (next, end) = unsafe { (batch.add(from), batch.add(filled)) };
-        (next, end, self.places.get())
+        (next, end, self.places.get(), left != LATER)
     }
 
     /// Asks the device for a batch if none is left and no others go first. What it failed with is told by [`Intake::take`].
@@ -245,13 +293,19 @@ impl Intake {
     #[inline(always)]
     fn judge(&self, at: usize) -> Option<Taken> {
         // SAFETY: no other reference to the batch exists (the invariant).
-        let wc = unsafe { &*self.batch.get() }.get(at)?;
+        let wc = *unsafe { &*self.batch.get() }.get(at)?;
+        if wc.status != IBV_WC_SUCCESS {
+            return None;
+        }
         // SAFETY: `places` are those of `table`, and this is the poller: there is one intake of a CQ, and it is not Sync.
-        let retire = |id| unsafe { self.places.get().retire_next(id) };
-        (wc.status == IBV_WC_SUCCESS)
-            .then(|| retire(wc.wr_id))
-            .flatten()
-            .map(|queue| Taken::of(queue, wc))
+        let queue = unsafe { self.places.get().retire_due(wc.wr_id) }?;
+        Some(Taken::of(queue, &wc))
+    }
+
+    /// Whether nothing of the batch is left, and nothing goes before it.
+    #[inline(always)]
+    pub(crate) fn is_used_up(&self) -> bool {
+        self.left.get() == 0
     }
 
     /// Whether [`Intake::look`] just found that the device has none.
@@ -261,11 +315,9 @@ impl Intake {
 
     /// Notes what the library returned for the batch. `false`: there is nothing in it, or it failed, which
     /// [`Intake::take`] tells.
-    #[cold]
-    #[inline(never)]
     fn fill(&self, found: i32) -> bool {
         if (1..=BATCH as i32).contains(&found) {
-            self.left.set(found as usize);
+            self.set_left(found as usize);
             self.filled.set(found as usize);
             return true;
         }
@@ -305,7 +357,7 @@ impl Intake {
             return Err(errno);
         }
         if matches!(self.left.get(), 0 | LATER) {
-            self.left.set(0);
+            self.set_left(0);
             if !self.fill(self.ask()) {
                 return match self.failed.take() {
                     Some(errno) => Err(errno),
@@ -325,44 +377,41 @@ impl Intake {
             .get(at)
             .copied();
         if taken.is_some() {
-            self.left.set(left - 1);
+            self.set_left(left - 1);
         }
         taken
     }
 
     /// Makes the short way stop until [`Intake::go_on`], because other completions go first. The batch is used up.
     pub(crate) fn wait(&self) {
-        self.left.set(LATER);
+        self.set_left(LATER);
         self.filled.set(0);
     }
 
     /// Ends [`Intake::wait`].
     pub(crate) fn go_on(&self) {
         if self.left.get() == LATER {
-            self.left.set(0);
+            self.set_left(0);
         }
     }
 
     /// The queue at the slot that a `wr_id` names.
     pub(crate) fn find(&self, id: u64) -> Option<Arc<Queue>> {
-        // SAFETY: no other reference to the table exists (the invariant); this one ends with the statement.
+        // SAFETY: no other reference to the queues exists (the invariant); this one ends with the statement.
         unsafe { &*self.queues.get() }
-            .get(wr_id::slot(id) as usize)
+            .get(&wr_id::slot(id))
             .cloned()
     }
 
     /// Enters a queue at its slot of the CQ, which is that of [`Intake::new`].
     pub(crate) fn enter(&self, cq: &CqHandle, queue: &Arc<Queue>) {
-        let (slot, entered) = (queue.slot as usize, cq.enter(queue));
-        self.places.set(entered.parts());
-        // SAFETY: no other reference to the tables exists (the invariant). What runs before these end are an allocation and
-        // the drop of a `Queue` and a `Table`, which are plain values.
+        // SAFETY: no other reference to the two exists (the invariant). What runs before these end are allocations, and the
+        // drop of a `Queue` and a `Table`, which are plain values.
         let (queues, table) = unsafe { (&mut *self.queues.get(), &mut *self.table.get()) };
+        let entered = cq.enter(queue, queues.values());
+        self.places.set(entered.parts());
         *table = entered;
-        if queues.len() <= slot {
-            queues.resize_with(slot + 1, || Arc::new(Queue::none()));
-        }
-        queues[slot] = queue.clone();
+        queues.insert(queue.slot, queue.clone());
     }
 
     /// Opens the short way to a queue again, after the poller has seen that it was reset.
@@ -375,10 +424,11 @@ impl Intake {
     pub(crate) fn live_qps(&self) -> Vec<u32> {
         // SAFETY: no other reference to the table exists (the invariant); the closures are this function's.
         let mut qps: Vec<u32> = unsafe { &*self.queues.get() }
-            .iter()
-            .filter(|queue| queue.qp_num() != 0 && !queue.is_ended())
+            .values()
+            .filter(|queue| !queue.is_ended())
             .map(|queue| queue.qp_num())
             .collect();
+        qps.sort_unstable();
         qps.dedup();
         qps
     }

@@ -26,6 +26,7 @@ pub(crate) mod post;
 pub(crate) mod qp;
 mod ring;
 pub(crate) mod run;
+mod slots;
 pub(crate) mod srq;
 mod table;
 pub(crate) mod xrc;

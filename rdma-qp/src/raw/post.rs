@@ -10,7 +10,7 @@ use super::errno_of;
 use super::mw::Binding;
 use super::pd::LocalSlice;
 use super::qp::QpHandle;
-use super::ring::{Entries, Form, LONG, Refused, Request, Ring, Slot};
+use super::ring::{Entries, Form, LONG, Refused, Request, Ring};
 use crate::account::{Operation, Queue};
 use crate::errno::Errno;
 use crate::wr_id::{QueueKind, STEP};
@@ -37,7 +37,7 @@ pub(crate) struct Refusal {
     pub(crate) accepted: u32,
     /// Those that were not.
     pub(crate) refused: u32,
-    /// The mark of the first of those.
+    /// The `wr_id` of the first of those.
     pub(crate) first: u64,
     /// What it said.
     pub(crate) errno: Errno,
@@ -76,7 +76,7 @@ impl<R: Request> Lane<R> {
         Box::new(Refusal {
             accepted: refused.accepted,
             refused: refused.refused,
-            first: queue.posted(),
+            first: refused.first,
             errno: errno_of(refused.status),
         })
     }
@@ -111,18 +111,16 @@ impl Asked {
     }
 }
 
-impl<R> Slot<R> {
-    /// Whether the request has the form of one on that range, which is not longer than a message can be.
-    #[inline(always)]
-    pub(super) fn is_for(
-        &self,
-        local: LocalSlice<'_>,
-        asked: Asked,
-        max_msg_sz: impl FnOnce() -> u32,
-    ) -> bool {
-        let form = local.region().form() | asked.0;
-        self.form == form || self.form == form | LONG && local.len() <= max_msg_sz() as usize
-    }
+/// Whether a request on that range which asks for that is of a form, and not longer than a message can be.
+#[inline(always)]
+pub(super) fn is_of(
+    form: Form,
+    local: LocalSlice<'_>,
+    asked: Asked,
+    max_msg_sz: impl FnOnce() -> u32,
+) -> bool {
+    let own = local.region().form() | asked.0;
+    form == own || form == own | LONG && local.len() <= max_msg_sz() as usize
 }
 
 /// What the short way to post came to.
@@ -195,14 +193,23 @@ impl QpHandle {
         if mark == sends.limit || !signaled && mark.wrapping_add(STEP) == sends.limit {
             return Alike::Other;
         }
+        let form = if LIST {
+            let (form, slots) = sends.ring.form();
+            if slots == 0 {
+                return Alike::Other;
+            }
+            form
+        } else {
+            sends.ring.only_form()
+        };
+        if !is_of(form, local, asked, || self.max_msg_sz) {
+            return Alike::Other;
+        }
         let (slot, bad) = if LIST {
             (sends.ring.next_slot(), std::ptr::null_mut())
         } else {
-            sends.ring.only()
+            sends.ring.first()
         };
-        if !slot.is_for(local, asked, || self.max_msg_sz) {
-            return Alike::Other;
-        }
         match names {
             Names::Nothing => {}
             Names::To(to) => match to.lend(self.pd_id) {
@@ -311,7 +318,7 @@ impl QpHandle {
         }
         let send = &*self.send;
         let mark = self.sends.next_mark(send).ok_or(NotPosted::Full)?;
-        let (request, form, mut entries) = self.sends.ring.next(ranges);
+        let (request, mut entries) = self.sends.ring.next(ranges);
         let (entries, region) = set(&mut entries)?;
         request.num_sge = entries as i32;
         match names {
@@ -327,7 +334,7 @@ impl QpHandle {
         if let Some(Asked(asked)) = asked
             && region != 0
         {
-            *form = region | asked;
+            self.sends.ring.set_form(region | asked);
         }
         send.enter(mark);
         if !self.sends.ring.filled() {
@@ -374,10 +381,9 @@ impl QpHandle {
     ) -> Result<u64, NotPosted> {
         let recv = &*self.recv;
         let mark = self.recvs.next_mark(recv).ok_or(NotPosted::Full)?;
-        let (request, form, mut entries) = self.recvs.ring.next(local.len());
-        let (entries, region) = lend(&mut entries, QueueKind::Recv, self.pd_id, u32::MAX, local)?;
+        let (request, mut entries) = self.recvs.ring.next(local.len());
+        let (entries, _) = lend(&mut entries, QueueKind::Recv, self.pd_id, u32::MAX, local)?;
         request.num_sge = entries as i32;
-        *form = region;
         let id = mark | Operation::Recv as u64;
         request.wr_id = id;
         recv.enter(mark);

@@ -154,7 +154,7 @@ impl QpHandle {
 
     pub(crate) fn set_max_msg_sz(&mut self, bytes: u32) {
         self.max_msg_sz = bytes;
-        self.sends.ring.forget_forms();
+        self.sends.ring.forget_form();
     }
 
     pub(crate) fn pd(&self) -> &Arc<PdHandle> {

@@ -4,8 +4,9 @@
 //! last one is filled, or the caller says so, all that are filled go to the device with one call. With one request in it,
 //! every post is a call.
 //!
-//! A request of one range keeps its *form*: which region, which operation, which flags. Most requests of a queue have the
-//! form of the one that was in their place before, and then all that depends on it is checked and written already.
+//! A request of one range has a *form*: which region, which operation, which flags. Most requests of a queue have the
+//! form of the one that was in their place before, and then all that depends on it is checked and written already. The ring
+//! knows the form that the requests at its beginning have in common.
 
 use std::marker::PhantomData;
 use std::ptr;
@@ -23,6 +24,8 @@ pub(super) unsafe trait Request: Copy {
     fn set_next(&mut self, next: *mut Self);
     /// Where its entries are.
     fn set_entries(&mut self, entries: *mut ibv_sge);
+    /// What names it.
+    fn wr_id(&self) -> u64;
 }
 
 macro_rules! request {
@@ -40,6 +43,9 @@ macro_rules! request {
                 fn set_entries(&mut self, entries: *mut ibv_sge) {
                     self.sg_list = entries;
                 }
+                fn wr_id(&self) -> u64 {
+                    self.wr_id
+                }
             }
         )+
     };
@@ -53,6 +59,8 @@ pub(super) struct Refused {
     pub(super) accepted: u32,
     /// The others.
     pub(super) refused: u32,
+    /// The `wr_id` of the first of those.
+    pub(super) first: u64,
     /// What it returned.
     pub(super) status: i32,
 }
@@ -69,14 +77,11 @@ pub(super) const FORMS: Form = 1 << 16;
 /// In a form: the region is longer than a message can be.
 pub(super) const LONG: Form = FORMS >> 1;
 
-/// A request with its own entry, and its form.
+/// A request with its own entry.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Slot<R> {
     pub(super) request: R,
-    /// If not 0, everything of the request and its entry is as the form has it, but what [`Slot::aim`] and the operation
-    /// itself set.
-    pub(super) form: Form,
     entry: ibv_sge,
 }
 
@@ -110,18 +115,19 @@ impl Entries<'_> {
 /// Requests of one queue, filled one after another.
 ///
 /// Its invariant: `slots` are `count` slots, linked in order, the last with null; `next` is one of them, and those before
-/// it are filled; or it is behind the last, and all are filled. `entries` are `width` for each slot if `width` is over 1, and none otherwise. A request of one range has the
-/// entry of its slot, one of more those of its slot's place in `entries`.
+/// it are filled; or it is behind the last, and all are filled. `entries` are `width` for each slot if `width` is over 1, and
+/// none otherwise. A request of one range has the entry of its slot, one of more those of its slot's place in `entries`.
+/// Everything of the first `formed` requests, which are no more than `count`, is as `form` has it, but for what
+/// [`Slot::aim`] and the operation itself set, and for the id; `only` is `form` if that is so of the only slot, else 0.
 pub(super) struct Ring<R: Request> {
     first: *mut Slot<R>,
     next: *mut Slot<R>,
-    /// Behind the last of them.
-    end: *mut Slot<R>,
-    /// The only one, if each request is handed over at once; else one more behind the last, which never has a form.
-    only: *mut Slot<R>,
-    count: usize,
+    only: Form,
+    form: Form,
+    formed: u32,
+    count: u32,
+    width: u32,
     entries: *mut ibv_sge,
-    width: usize,
     /// Where the library says which request it refused; null while it has not refused any.
     bad: *mut R,
 }
@@ -134,48 +140,45 @@ unsafe impl<R: Request> Sync for Ring<R> {}
 impl<R: Request> Ring<R> {
     /// A ring of `count` requests of up to `width` entries each; at least one of each.
     pub(super) fn new(count: u32, width: u32) -> Ring<R> {
-        let (count, width) = (count.max(1) as usize, width.max(1) as usize);
+        let (count, width) = (count.max(1), width.max(1));
         let slot = Slot {
             request: R::zeroed(),
-            form: 0,
             entry: ibv_sge::default(),
         };
-        let slots = Box::into_raw(vec![slot; Self::slots(count)].into_boxed_slice());
+        let slots = Box::into_raw(vec![slot; count as usize].into_boxed_slice());
         let entries = vec![ibv_sge::default(); Self::entries(count, width)];
         let entries = Box::into_raw(entries.into_boxed_slice());
         let first = slots.cast::<Slot<R>>();
-        for index in 0..count - 1 {
+        for index in 0..count as usize - 1 {
             let next = first.wrapping_add(index + 1).cast();
             // SAFETY: `index` is below the number of slots, which were just made and are known here only.
             unsafe { (*first.add(index)).request.set_next(next) };
         }
-        let end = first.wrapping_add(count);
         Ring {
             first,
             next: first,
-            end,
-            only: if count == 1 { first } else { end },
+            only: 0,
+            form: 0,
+            formed: 0,
             count,
-            entries: entries.cast(),
             width,
+            entries: entries.cast(),
             bad: ptr::null_mut(),
         }
     }
 
-    /// How many slots there are.
-    fn slots(count: usize) -> usize {
-        if count == 1 { 1 } else { count + 1 }
-    }
-
     /// How many entries there are beyond those of the slots.
-    fn entries(count: usize, width: usize) -> usize {
-        if width > 1 { count * width } else { 0 }
+    fn entries(count: u32, width: u32) -> usize {
+        if width > 1 {
+            count as usize * width as usize
+        } else {
+            0
+        }
     }
 
     /// How many requests can be filled before the list is full.
-    pub(super) fn left(&self) -> usize {
-        // SAFETY: both point into the slots, or behind them.
-        unsafe { self.end.offset_from(self.next) as usize }
+    pub(super) fn left(&self) -> u32 {
+        self.count - self.waiting()
     }
 
     /// Whether each request is handed over at once.
@@ -194,29 +197,49 @@ impl<R: Request> Ring<R> {
         self.next = self.first;
     }
 
-    /// Forgets the forms of all requests.
-    pub(super) fn forget_forms(&mut self) {
-        for index in 0..self.count {
-            // SAFETY: `index` is below the number of slots, which the ring owns.
-            unsafe { (*self.first.add(index)).form = 0 };
+    /// Forgets the form of all requests.
+    pub(super) fn forget_form(&mut self) {
+        (self.only, self.formed) = (0, 0);
+    }
+
+    /// The form that the next request may have, and how many slots from it on have it.
+    pub(super) fn form(&self) -> (Form, u32) {
+        (self.form, self.formed.saturating_sub(self.waiting()))
+    }
+
+    /// The form of the only slot; 0 where requests may wait.
+    #[inline(always)]
+    pub(super) fn only_form(&self) -> Form {
+        self.only
+    }
+
+    /// Gives the next request, which was just built, a form.
+    pub(super) fn set_form(&mut self, form: Form) {
+        // It was taken off the slots with a form by `next`.
+        if self.formed == 0 {
+            self.form = form;
+        }
+        if self.formed == self.waiting() && self.form == form {
+            self.formed += 1;
+        }
+        if self.count == 1 {
+            self.only = form;
         }
     }
 
     /// The next request to be filled, with entries for so many ranges, which are no more than `width`. It has no form; the
-    /// caller may give it one if it has one range. The list is not full.
-    pub(super) fn next(&mut self, ranges: usize) -> (&mut R, &mut Form, Entries<'_>) {
+    /// caller may give it one, [`Ring::set_form`], if it has one range. The list is not full.
+    pub(super) fn next(&mut self, ranges: usize) -> (&mut R, Entries<'_>) {
         debug_assert!(self.left() > 0);
         // SAFETY: `next` is one of the slots (the invariant), because not all are filled, and the ring owns it.
         let slot = unsafe { &mut *self.next };
-        slot.form = 0;
+        let index = self.waiting();
+        (self.only, self.formed) = (0, self.formed.min(index));
         let first = if ranges <= 1 {
             &raw mut slot.entry
         } else {
             // SAFETY: `next` is a slot from `first` on, and `entries` has `width`, which is over 1, for each (the invariant).
-            unsafe {
-                let index = self.next.offset_from(self.first) as usize;
-                self.entries.add(index * self.width)
-            }
+            unsafe { self.entries.add(index as usize * self.width as usize) }
         };
         slot.request.set_entries(first);
         let entries = Entries {
@@ -224,7 +247,7 @@ impl<R: Request> Ring<R> {
             width: ranges.max(1),
             ring: PhantomData,
         };
-        (&mut slot.request, &mut slot.form, entries)
+        (&mut slot.request, entries)
     }
 
     /// The next request to be filled, as its slot. The list is not full.
@@ -234,11 +257,11 @@ impl<R: Request> Ring<R> {
         unsafe { &mut *self.next }
     }
 
-    /// The only slot, or one that never has a form where requests may wait; and the place for what is refused.
+    /// The first slot, which is the only one if there is an [`Ring::only_form`]; and the place for what is refused.
     #[inline(always)]
-    pub(super) fn only(&mut self) -> (&mut Slot<R>, *mut *mut R) {
-        // SAFETY: `only` is one of the slots, or one more (see the field), and the ring owns it.
-        (unsafe { &mut *self.only }, &raw mut self.bad)
+    pub(super) fn first(&mut self) -> (&mut Slot<R>, *mut *mut R) {
+        // SAFETY: `first` is one of the slots (the invariant), which the ring owns.
+        (unsafe { &mut *self.first }, &raw mut self.bad)
     }
 
     /// Where the next request is, for [`Ring::fill_to`].
@@ -261,7 +284,7 @@ impl<R: Request> Ring<R> {
         debug_assert!(self.left() > 0);
         // SAFETY: `next` is one of the slots, so there is a place behind it.
         self.next = unsafe { self.next.add(1) };
-        self.next == self.end
+        self.left() == 0
     }
 
     /// Hands a full list over: `post` is called with its first request and the place for the one that is refused. What it
@@ -274,7 +297,7 @@ impl<R: Request> Ring<R> {
 
     /// What was refused of the full list that was just handed over.
     pub(super) fn refused(&mut self, status: i32) -> Refused {
-        self.refused_of(self.count as u32, status)
+        self.refused_of(self.count, status)
     }
 
     /// Hands over what is filled of a list: at least one request.
@@ -289,7 +312,7 @@ impl<R: Request> Ring<R> {
         // SAFETY: as above.
         unsafe { (*last).request.set_next(ptr::null_mut()) };
         let status = post(self.first.cast(), &mut self.bad);
-        if self.next != self.end {
+        if count != self.count {
             // SAFETY: as above; the library keeps no pointer to a request after the call.
             unsafe { (*last).request.set_next(self.next.cast()) };
         }
@@ -313,6 +336,8 @@ impl<R: Request> Ring<R> {
         Refused {
             accepted,
             refused: count - accepted,
+            // SAFETY: fewer were accepted than there are slots, which the ring owns.
+            first: unsafe { (*self.first.add(accepted as usize)).request.wr_id() },
             status,
         }
     }
@@ -320,7 +345,7 @@ impl<R: Request> Ring<R> {
 
 impl<R: Request> Drop for Ring<R> {
     fn drop(&mut self) {
-        let requests = ptr::slice_from_raw_parts_mut(self.first, Self::slots(self.count));
+        let requests = ptr::slice_from_raw_parts_mut(self.first, self.count as usize);
         let entries = Self::entries(self.count, self.width);
         let entries = ptr::slice_from_raw_parts_mut(self.entries, entries);
         // SAFETY: both were made by `Box::into_raw` of slices of these lengths, and are freed once.
@@ -405,6 +430,7 @@ mod tests {
         let refused = |accepted, refused| Refused {
             accepted,
             refused,
+            first: accepted.into(),
             status: 12,
         };
         assert_eq!(full(Some(1)), refused(1, 3));

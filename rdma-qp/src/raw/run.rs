@@ -6,9 +6,9 @@ use std::ptr::NonNull;
 use rdma_core_sys::ibv_send_wr;
 
 use super::pd::LocalSlice;
-use super::post::Asked;
+use super::post::{Asked, is_of};
 use super::qp::QpHandle;
-use super::ring::Slot;
+use super::ring::{Form, Slot};
 use crate::account::Operation;
 use crate::qp::{Qp, Transport};
 use crate::wr_id::{STEP, distance};
@@ -32,13 +32,14 @@ unsafe impl<T: Transport> HasQp for Qp<T> {
 /// the books, and wait in the list, when this ends; whoever forgets it has built nothing.
 ///
 /// Its invariant: `mark` is that of the next request and `slot` its place in the ring, and the requests from there up to the
-/// one with the mark `end` have room in the queue, and places; or `end` is `mark`, and `slot` may be null. Those that are built and not entered are
+/// one with the mark `end` have room in the queue, and places, whose requests have the form `form`; or `end` is `mark`, and `slot` may be null. Those that are built and not entered are
 /// on regions that are borrowed for `'m`. That is so as long as nobody else uses the handle, which is behind `owner`,
 /// borrowed.
 pub(crate) struct Run<'q, 'm, Q: HasQp> {
     mark: u64,
     end: u64,
     slot: *mut Slot<ibv_send_wr>,
+    form: Form,
     owner: NonNull<Q>,
     borrowed: PhantomData<(&'q mut Q, LocalSlice<'m>)>,
 }
@@ -46,11 +47,12 @@ pub(crate) struct Run<'q, 'm, Q: HasQp> {
 impl<'q, 'm, Q: HasQp> Run<'q, 'm, Q> {
     #[inline(always)]
     pub(crate) fn new(owner: &'q mut Q) -> Run<'q, 'm, Q> {
-        let (mark, end, slot) = Self::place(owner);
+        let (mark, end, slot, form) = Self::place(owner);
         Run {
             mark,
             end,
             slot,
+            form,
             owner: NonNull::from(owner),
             borrowed: PhantomData,
         }
@@ -58,15 +60,17 @@ impl<'q, 'm, Q: HasQp> Run<'q, 'm, Q> {
 
     /// Where the next request goes, and the mark at which the short way ends.
     #[inline(never)]
-    fn place(owner: &mut Q) -> (u64, u64, *mut Slot<ibv_send_wr>) {
+    fn place(owner: &mut Q) -> (u64, u64, *mut Slot<ibv_send_wr>, Form) {
         let handle = owner.handle();
         let (queue, lane) = (&*handle.send, &mut handle.sends);
         let mark = queue.posted();
         lane.next_mark(queue);
-        let room = distance(lane.limit, mark).min(lane.ring.left() as u64);
+        let (form, slots) = lane.ring.form();
+        let room = distance(lane.limit, mark).min(slots.into());
         // Where each request is handed over at once, none is for this way.
         let room = if lane.ring.is_of_one() { 0 } else { room };
-        (mark, mark.wrapping_add(room * STEP), lane.ring.place())
+        let end = mark.wrapping_add(room * STEP);
+        (mark, end, lane.ring.place(), form)
     }
 
     /// Enters what is built.
@@ -91,8 +95,18 @@ impl<'q, 'm, Q: HasQp> Run<'q, 'm, Q> {
         // SAFETY: it is borrowed for `'q`, and this is the only reference to it.
         let owner = unsafe { self.owner.as_mut() };
         let result = f(owner);
-        (self.mark, self.end, self.slot) = Self::place(owner);
+        (self.mark, self.end, self.slot, self.form) = Self::place(owner);
         result
+    }
+
+    /// Ends the run, after what is built is entered.
+    #[inline(always)]
+    pub(crate) fn finish(mut self) -> &'q mut Q {
+        self.enter();
+        let mut owner = self.owner;
+        std::mem::forget(self);
+        // SAFETY: it is borrowed for `'q`, and the run is no more.
+        unsafe { owner.as_mut() }
     }
 
     #[inline(always)]
@@ -114,13 +128,13 @@ impl<'q, 'm, Q: HasQp> Run<'q, 'm, Q> {
         if self.mark == self.end {
             return None;
         }
-        // SAFETY: a slot of the ring, whose owner is borrowed (the invariant).
-        let slot = unsafe { &mut *self.slot };
         // SAFETY: it is borrowed for `'q`, and this is the only reference to it.
-        let max_msg_sz = || unsafe { self.owner.as_mut() }.handle().max_msg_sz;
-        if !slot.is_for(local, asked, max_msg_sz) {
+        let max_msg_sz = || unsafe { self.owner.as_mut() }.handle().max_msg_sz();
+        if !is_of(self.form, local, asked, max_msg_sz) {
             return None;
         }
+        // SAFETY: a slot of the ring, whose owner is borrowed (the invariant).
+        let slot = unsafe { &mut *self.slot };
         slot.aim(local.addr(), local.len() as u32);
         let id = self.mark | operation as u64;
         slot.request.wr_id = id;

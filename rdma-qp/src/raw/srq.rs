@@ -276,7 +276,7 @@ impl SrqPoster {
         if self.free == 0 && self.room() == 0 {
             return Err(NotPosted::Full);
         }
-        let (request, _, mut entries) = self.ring.next(local.len());
+        let (request, mut entries) = self.ring.next(local.len());
         let pd = self.handle.pd.id;
         request.num_sge = lend(&mut entries, QueueKind::SharedRecv, pd, u32::MAX, local)?.0 as i32;
         let shared = &self.handle.shared;
@@ -324,7 +324,7 @@ impl SrqPoster {
         NotPosted::Refused(Box::new(Refusal {
             accepted: refused.accepted,
             refused: refused.refused,
-            first: shared.mark(first),
+            first: shared.mark(first) | Operation::Recv as u64,
             errno: errno_of(refused.status),
         }))
     }

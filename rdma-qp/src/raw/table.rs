@@ -27,45 +27,63 @@ const _: () = assert!(size_of::<Place>() == SLOT_UNIT);
 /// [`Table::open`] sees to it).
 pub(super) struct Table(Box<[Place]>);
 
+fn none() -> *mut Outcomes {
+    (&raw const NONE).cast_mut()
+}
+
+fn outcomes(queue: &Queue) -> *mut Outcomes {
+    (&raw const *queue.outcomes()).cast_mut()
+}
+
 impl Table {
     fn new(places: usize) -> Table {
-        let closed = || Place(AtomicPtr::new((&raw const NONE).cast_mut()));
+        let closed = || Place(AtomicPtr::new(none()));
         Table((0..places).map(|_| closed()).collect())
     }
 
-    /// Enough for `slot`, with all that is open. The caller keeps others from closing places meanwhile.
-    pub(super) fn grown(self: &Arc<Table>, slot: u32) -> Arc<Table> {
-        if (slot as usize) < self.0.len() {
+    /// A table of so many places, a power of two, with what is open of the queues that the poller holds. The caller keeps
+    /// others from closing places meanwhile.
+    pub(super) fn grown<'a>(
+        self: &Arc<Table>,
+        places: usize,
+        held: impl Iterator<Item = &'a Arc<Queue>>,
+    ) -> Arc<Table> {
+        if places == self.0.len() {
             return self.clone();
         }
-        let table = Table::new((slot as usize + 1).next_power_of_two());
-        for (to, from) in table.0.iter().zip(&self.0) {
-            to.0.store(from.0.load(SeqCst), SeqCst);
+        let table = Table::new(places);
+        for queue in held.filter(|queue| self.is_open(queue)) {
+            table.place(queue).store(outcomes(queue), SeqCst);
         }
         Arc::new(table)
     }
 
-    /// Closes a place: its queue was reset, which its books know already.
-    pub(super) fn close(&self, slot: u32) {
-        if let Some(place) = self.0.get(slot as usize) {
-            place.0.store((&raw const NONE).cast_mut(), SeqCst);
+    fn place(&self, queue: &Queue) -> &AtomicPtr<Outcomes> {
+        // The number of places is a power of two.
+        &self.0[queue.slot as usize & (self.0.len() - 1)].0
+    }
+
+    fn is_open(&self, queue: &Queue) -> bool {
+        self.place(queue).load(Relaxed) == outcomes(queue)
+    }
+
+    /// Closes the place of a queue that was reset, which its books know already.
+    pub(super) fn close(&self, queue: &Queue) {
+        if self.is_open(queue) {
+            self.place(queue).store(none(), SeqCst);
         }
     }
 
     /// Opens the place of a queue, unless it was reset and its poller has not seen that. The poller holds the queue until
     /// the place leads elsewhere.
     pub(super) fn open(&self, queue: &Queue) {
-        let open = (&raw const *queue.outcomes()).cast_mut();
-        let Some(place) = self.0.get(queue.slot as usize) else {
-            return;
-        };
-        if place.0.load(Relaxed) == open {
+        if self.is_open(queue) {
             return;
         }
-        place.0.store(open, SeqCst);
+        self.place(queue).store(outcomes(queue), SeqCst);
         // Who resets first tells the books, then closes: one of both sees the other.
         if queue.is_reset() {
-            self.close(queue.slot);
+            self.close(queue);
         }
     }
 
@@ -92,22 +110,42 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Books the success `wr_id` if it is of the next request of its queue, as [`Outcomes::retire_next`] does, and says of which.
+    /// The outcomes of the queue that a `wr_id` may be of, or of another, or of none.
     ///
     /// # Safety
     /// The table is alive, and the caller is the poller.
     #[inline(always)]
-    pub(super) unsafe fn retire_next<'a>(self, wr_id: u64) -> Option<&'a Outcomes> {
+    unsafe fn find<'a>(self, wr_id: u64) -> &'a Outcomes {
         // SAFETY: the mask keeps the place inside the table, which is alive. What a place leads to is either a static or
         // the part of a queue that the caller holds (the invariant of the table).
-        let queue = unsafe {
+        unsafe {
             &*(*self.first.byte_add(wr_id as usize & self.mask))
                 .0
                 .load(Relaxed)
-        };
+        }
+    }
+
+    /// Books the success `wr_id` if it is the one that is due of its queue, as [`Outcomes::retire_due`] does, and says of which.
+    ///
+    /// # Safety
+    /// The table is alive, and the caller is the poller.
+    #[inline(always)]
+    pub(super) unsafe fn retire_due<'a>(self, wr_id: u64) -> Option<&'a Outcomes> {
+        // SAFETY: as the caller promises.
+        let queue = unsafe { self.find(wr_id) };
         // SAFETY: only the poller writes it, and that is the caller, so nobody writes it now.
-        let retired = unsafe { *queue.retired().as_ptr() };
-        queue.retire_next(wr_id, retired).then_some(queue)
+        let due = unsafe { *queue.due().as_ptr() };
+        queue.retire_due(wr_id, due).then_some(queue)
+    }
+
+    /// The same if it is of the next request of its queue, as [`Outcomes::retire_next`] does.
+    ///
+    /// # Safety
+    /// The table is alive, and the caller is the poller.
+    pub(super) unsafe fn retire_next<'a>(self, wr_id: u64) -> Option<&'a Outcomes> {
+        // SAFETY: as the caller promises.
+        let queue = unsafe { self.find(wr_id) };
+        queue.retire_next(wr_id).then_some(queue)
     }
 }
 
@@ -118,9 +156,9 @@ mod tests {
 
     #[test]
     fn a_place_is_closed_until_its_queue_is_entered_and_after_it_was_reset() {
-        let table = Arc::new(Table::default()).grown(5);
-        let queue = |slot| Queue::new(QueueKind::Send, slot, 4, 1, 0, Arc::default());
-        let (a, b) = (queue(4), queue(5));
+        let queue = |slot| Arc::new(Queue::new(QueueKind::Send, slot, 4, 1, 0, Arc::default()));
+        let (a, b) = (queue(4), queue(21));
+        let table = Arc::new(Table::default()).grown(2, [].iter());
         // SAFETY: the table and the queues are alive, and nobody else polls.
         let takes = |table: &Table, id| unsafe { table.parts().retire_next(id) }.is_some();
         let post = |queue: &Queue| {
@@ -132,20 +170,24 @@ mod tests {
         assert!(!takes(&table, of_a), "not entered");
         table.open(&a);
         table.open(&b);
-        let table = table.grown(9);
+        let table = table.grown(16, [&a, &b].into_iter());
         assert!(takes(&table, of_a) && takes(&table, of_b | 8));
         assert!(!takes(&table, of_a), "not twice");
-        let of_a = post(&a);
+        let (of_a, of_b) = (post(&a), post(&b));
         a.begin_new_life();
-        table.close(4);
+        table.close(&a);
         table.open(&a);
         assert!(!takes(&table, of_a), "the poller has not seen the reset");
+        let table = table.grown(32, [&a, &b].into_iter());
+        assert!(!takes(&table, of_a), "not in a larger one either");
+        assert!(takes(&table, of_b));
         assert_eq!(a.retire(of_a, crate::account::Ending::Success), None);
         table.open(&a);
         assert!(!takes(&table, of_a), "of a former life");
         assert!(takes(&table, post(&a)));
-        for id in [0, u64::MAX, 1, 1 << 30] {
-            assert!(!takes(&Table::default(), id ^ 1 << 60), "{id:#x}");
+        let of_another = queue(4 + 32).posted();
+        for id in [of_another, 0, u64::MAX, 1, 1 << 30] {
+            assert!(!takes(&table, id), "{id:#x}");
         }
     }
 }

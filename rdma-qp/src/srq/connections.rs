@@ -116,7 +116,7 @@ impl<T> Entry<T> {
     /// Whether a completion of that number came where the QP reports.
     #[inline]
     fn reports(&self, done: &Completion) -> bool {
-        let cq = done.ticket.cq();
+        let cq = done.cq;
         match self.cqs {
             Some((send, recv)) => cq == send || cq == recv,
             None => done.queue == QueueKind::SharedRecv,

@@ -242,7 +242,7 @@ impl<K: SrqKind> Srq<K> {
         }
         check_recv(local, 0)?;
         match self.poster.post(local.iter().map(MrSlice::local)) {
-            Ok(id) => Ok(Ticket::shared(id)),
+            Ok(id) => Ok(Ticket::new(id, true)),
             Err(reason) => Err(self.not_posted(reason)),
         }
     }
@@ -316,7 +316,7 @@ impl<K: SrqKind> Srq<K> {
             queue,
             accepted,
             refused,
-            first: Ticket::shared(first),
+            first: Ticket::new(first, true),
             reason: Box::new(reason),
         }
     }

@@ -76,7 +76,6 @@ impl<'m, T: Transport> Sends<'_, 'm, T> {
             return self.run.with(|qp| qp.post_on(op, local, flags));
         };
         let (slice, len) = (*slice, slice.len() as u64);
-        let qp = self.run.owner();
         // What is unsignaled, and what names more than regions, is looked at one by one.
         if len != 0
             && op.check(len).is_ok()
@@ -84,7 +83,6 @@ impl<'m, T: Transport> Sends<'_, 'm, T> {
             && !flags.contains(PostFlags::UNSIGNALED)
             && let Some(asked) = asked::<T, O>(flags)
         {
-            let cq = qp.cqs.0;
             let built = self.run.build_alike(
                 O::OPERATION,
                 asked,
@@ -93,7 +91,7 @@ impl<'m, T: Transport> Sends<'_, 'm, T> {
                 |request| op.fill(request),
             );
             if let Some(id) = built {
-                return Ok(Ticket::new(cq, id, true));
+                return Ok(Ticket::new(id, true));
             }
         }
         self.run.with(|qp| qp.post_on(op, &[slice], flags))
@@ -103,8 +101,9 @@ impl<'m, T: Transport> Sends<'_, 'm, T> {
     ///
     /// # Errors
     /// As [`Qp::ring`].
-    pub fn ring(mut self) -> Result<(), PostError> {
-        self.run.with(Qp::ring_sends)
+    #[inline(always)]
+    pub fn ring(self) -> Result<(), PostError> {
+        self.run.finish().ring_sends()
     }
 }
 

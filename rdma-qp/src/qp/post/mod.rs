@@ -18,7 +18,7 @@ use crate::cq::Ticket;
 use crate::endpoint::RemoteAddr;
 use crate::mr::MrSlice;
 use crate::raw::post::{Alike, Asked, NotPosted, Refusal};
-use crate::wr_id::{QueueKind, STEP, distance, is_before, sequence};
+use crate::wr_id::{OPERATION_MASK, QueueKind, STEP, distance, is_before, sequence};
 
 /// No data: the local side of a request without any.
 pub const NOTHING: [MrSlice<'static>; 0] = [];
@@ -28,6 +28,12 @@ pub const NOTHING: [MrSlice<'static>; 0] = [];
 fn asked<T: Transport, O: Op<T>>(flags: PostFlags) -> Option<Asked> {
     let usual = PostFlags::FENCE | PostFlags::SOLICITED | PostFlags::UNSIGNALED;
     (usual.contains(flags)).then(|| Asked::send(O::OPCODE, flags.lower()))
+}
+
+/// The ticket of a request with these flags.
+#[inline(always)]
+fn ticket(id: u64, flags: PostFlags) -> Ticket {
+    Ticket::new(id, !flags.contains(PostFlags::UNSIGNALED))
 }
 
 /// The sum of the lengths.
@@ -79,7 +85,7 @@ impl<T: Transport> Qp<T> {
             return self.post_on(op, local, flags);
         };
         match self.post_alike::<false, O>(&op, *slice, flags) {
-            Alike::Posted(id) => Ok(self.ticket(id, flags)),
+            Alike::Posted(id) => Ok(ticket(id, flags)),
             Alike::Refused(status) => self.refused(status),
             Alike::Other => self.post_on(op, &[*slice], flags),
         }
@@ -117,11 +123,6 @@ impl<T: Transport> Qp<T> {
         posted
     }
 
-    #[inline(always)]
-    fn ticket(&self, id: u64, flags: PostFlags) -> Ticket {
-        Ticket::new(self.cqs.0, id, !flags.contains(PostFlags::UNSIGNALED))
-    }
-
     /// The error of a request that the device refused on the short way.
     #[cold]
     #[inline(never)]
@@ -144,7 +145,7 @@ impl<T: Transport> Qp<T> {
         }
         if let [slice] = local {
             match self.post_alike::<true, O>(&op, *slice, flags) {
-                Alike::Posted(id) => return Ok(self.ticket(id, flags)),
+                Alike::Posted(id) => return Ok(ticket(id, flags)),
                 Alike::Refused(status) => return self.refused(status),
                 Alike::Other => {}
             }
@@ -225,7 +226,7 @@ impl<T: Transport> Qp<T> {
         }
         check_recv(local, T::RECV_HEADER)?;
         match self.handle.post_recv(local.iter().map(MrSlice::local)) {
-            Ok(id) => Ok(Ticket::new(self.cqs.1, id, true)),
+            Ok(id) => Ok(Ticket::new(id, true)),
             Err(reason) => Err(self.not_posted(QueueKind::Recv, reason)),
         }
     }
@@ -300,7 +301,7 @@ impl<T: Transport> Qp<T> {
                 if !signaled {
                     self.note_silence();
                 }
-                Ok(Ticket::new(self.cqs.0, id, signaled))
+                Ok(Ticket::new(id, signaled))
             }
             Err(reason) => Err(self.not_posted(QueueKind::Send, reason)),
         }
@@ -379,12 +380,13 @@ impl<T: Transport> Qp<T> {
             NotPosted::Refused(refusal) => *refusal,
         };
         self.buffers.settle();
-        if is_before(first, self.silence.to) {
+        let mark = first & !OPERATION_MASK;
+        if is_before(mark, self.silence.to) {
             // What was unsignaled and is refused is not in the queue.
             let from = self.silence.from;
             self.silence = Silence {
-                from: if is_before(first, from) { first } else { from },
-                to: first,
+                from: if is_before(mark, from) { mark } else { from },
+                to: mark,
             };
         }
         let posts = self.state().ok().and_then(|state| {
@@ -407,16 +409,11 @@ impl<T: Transport> Qp<T> {
         if accepted + refused <= 1 {
             return reason;
         }
-        let cq = if queue == QueueKind::Send {
-            self.cqs.0
-        } else {
-            self.cqs.1
-        };
         PostError::List {
             queue,
             accepted,
             refused,
-            first: Ticket::new(cq, first, true),
+            first: Ticket::new(first, true),
             reason: Box::new(reason),
         }
     }
