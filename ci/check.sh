@@ -205,6 +205,13 @@ check_soak() {
     run soak 180 "$CARGO_TARGET_DIR/release/soak" --seconds 15 --kills 8 --slack 5000
     sed -nE 's/^soak: /          &/p' "$logs/soak.log"
 }
+# Simulated clusters; the same seeds give the same runs on every machine.
+check_sim() {
+    run sim 300 "$CARGO_TARGET_DIR/release/sim" --first 1 --count 300
+    sed -nE 's/^trace /          &/p' "$logs/sim.log"
+}
+# All that a C program relies on; the steps that can be skipped say so.
+check_capi() { run capi 1200 ci/capi.sh; }
 # A little of what ci/peers.sh runs.
 check_peers() { run peers 300 ci/peers.sh quick; }
 check_kill() { run kill 180 python3 ci/outside/kill_check.py; }
@@ -218,7 +225,7 @@ check_vm() {
 # --- all of it -------------------------------------------------------------------------------------
 
 all=(versions default-build unsafe fmt clippy build readme states icrc-vectors faulty-wire capture
-    conformance suite xrc accounting copy kill soak peers cost vm tests doctests doc link minimum-rust aarch64 asan memcheck)
+    conformance suite xrc sim accounting copy kill soak peers cost capi vm tests doctests doc link minimum-rust aarch64 asan memcheck)
 if [[ ${1:-} == --list ]]; then
     printf '%s\n' "${all[@]}"
     exit 0
