@@ -7,6 +7,7 @@ use std::cell::Cell;
 
 use fake::{Fake, wc};
 use rdma_core_sys::*;
+use rdma_qp::xrc::SrqNum;
 use rdma_qp::{
     Access, Connections, Device, Memory, Operation, PostFlags, Refill, RemoteRegion, ToInit,
     ToReset, op,
@@ -114,8 +115,14 @@ fn posting_and_polling_allocate_nothing() {
         len: 4096,
         rkey: 1,
     };
+    let mut initiator = pd.xrc(&cq).create().unwrap();
+    let srqs = [1, 2].map(|number| SrqNum::new(number).unwrap());
     let mut round = || {
         let slice = mr.slice(64, 64).unwrap();
+        for srq in srqs {
+            initiator.send_to(slice, srq).unwrap();
+            assert!(cq.poll().unwrap().unwrap().outcome.is_ok());
+        }
         qp.write([slice, slice], remote.at(8)).unwrap();
         assert!(cq.poll().unwrap().unwrap().outcome.is_ok());
         qp.recv(slice).unwrap();
