@@ -11,7 +11,7 @@ use std::io::{IsTerminal, Write};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rdma_qp::{AckTimeout, Device, Timing};
+use rdma_qp::Device;
 use rdma_soft::Profile;
 use rdma_xrc::XrcDomain;
 use rdma_xrc::mesh::{Event, Joining, Layout, Mesh, Options, Over, Rank, SendError};
@@ -39,24 +39,19 @@ fn main() -> Outcome<()> {
     }
 }
 
-fn options() -> Outcome<Options> {
-    Ok(Options {
+fn options() -> Options {
+    Options {
         max_message: SIZE as u32,
         send_depth: 16,
         srq_depth: 128,
         low_water: 64,
-        // All of them share the processors: a device may be slow to answer.
-        timing: Timing {
-            timeout: AckTimeout::from_code(16)?,
-            ..Timing::default()
-        },
         ..Options::default()
-    })
+    }
 }
 
 /// Runs both, and prints the table.
 fn compare(nodes: u32, per_node: u32, rounds: u32) -> Outcome<()> {
-    let planned = plan(nodes, per_node, options()?.depths(), IntraNode::Fabric)?;
+    let planned = plan(nodes, per_node, options().depths(), IntraNode::Fabric)?;
     println!(
         "{} processes on {nodes} nodes, {rounds} messages of {SIZE} bytes from each to each\n",
         planned.processes
@@ -120,7 +115,7 @@ impl Launcher {
 
 /// Runs one transport, and prints: QPs, seconds until all ways are up, messages per second, bytes.
 fn run(over: &str, nodes: u32, per_node: u32, rounds: u32) -> Outcome<()> {
-    let (layout, options) = (Layout::even(nodes, per_node), options()?);
+    let (layout, options) = (Layout::even(nodes, per_node), options());
     let before = resident()?;
     let began = Instant::now();
     let mut devices = Vec::new();

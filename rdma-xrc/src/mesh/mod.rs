@@ -114,6 +114,13 @@ use targets::Targets;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OpId(u64);
 
+impl OpId {
+    /// Its number: that of the first request of a mesh is the smallest, and none comes twice.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// A message that came in: its bytes, and who sent it. Dropping it gives its buffer back to the receives.
 #[derive(Debug)]
 pub struct Message {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use rdma_qp::Timing;
 use rdma_qp::xrc::XrcDomain;
+use rdma_qp::{AckTimeout, Timing};
 
 use super::MeshError;
 use crate::plan::Depths;
@@ -27,14 +27,16 @@ pub struct Options {
     pub max_message: u32,
     /// Requests that one way may have outstanding; 64 if not set.
     pub send_depth: u32,
-    /// Receives that wait for messages; 256 if not set. The process has twice as many buffers, so that it can keep as many
-    /// messages as there are receives.
+    /// Receives that wait for messages; 512 if not set. The process has twice as many buffers, so that it can keep as many
+    /// messages as there are receives. Where all peers together may have more under way, they wait for receives now and
+    /// then, which costs the network the repetitions.
     pub srq_depth: u32,
-    /// Receives are posted when fewer than so many wait; 128 if not set.
+    /// Receives are posted when fewer than so many wait; 256 if not set.
     pub low_water: u32,
     /// Messages that may be under way at a time, to all peers together; 256 if not set.
     pub send_buffers: u32,
-    /// When requests are repeated, and when that ends.
+    /// When requests are repeated, and when that ends: then a peer has failed for good. So it is more patient than
+    /// [`Timing::default`], if not set: 7 x 268 ms, in which a busy peer has answered, and a lossy network has let something pass.
     pub timing: Timing,
     /// A peer that nothing was heard of for so long is probed; 1 s if not set. On XRC a process makes ways to the nodes whose
     /// processes send to it, so that it can probe them. `None`: nobody is probed.
@@ -51,10 +53,13 @@ impl Default for Options {
         Options {
             max_message: 4096,
             send_depth: 64,
-            srq_depth: 256,
-            low_water: 128,
+            srq_depth: 512,
+            low_water: 256,
             send_buffers: 256,
-            timing: Timing::default(),
+            timing: Timing {
+                timeout: AckTimeout::at_least(Duration::from_millis(250)),
+                ..Timing::default()
+            },
             heartbeat: Some(Duration::from_secs(1)),
             connect_within: Duration::from_secs(30),
             connect_at_once: 16,

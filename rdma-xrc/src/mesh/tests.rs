@@ -174,12 +174,12 @@ proptest! {
 fn options_that_cannot_be_say_what_to_change() {
     let refused = |options: Options| options.check().unwrap_err().to_string();
     let low = Options {
-        low_water: 300,
+        low_water: 600,
         ..Options::default()
     };
     assert_eq!(
         refused(low),
-        "low_water is 300: give at least 1 and at most srq_depth"
+        "low_water is 600: give at least 1 and at most srq_depth"
     );
     let none = Options {
         max_message: 0,

@@ -7,7 +7,7 @@ use rdma_core_sys::rules::Transport;
 use rdma_xrc::mesh::{Event, Options, Rank};
 use rdma_xrc::plan::{Amounts, IntraNode, plan};
 
-use crate::job::{Job, LIMIT, Transports, patient, try_send};
+use crate::job::{Job, LIMIT, Transports, alone, try_send};
 use crate::resident::resident;
 use crate::traffic::{Checked, message};
 
@@ -82,7 +82,6 @@ fn options() -> Options {
         low_water: 64,
         send_buffers: 64,
         heartbeat: None,
-        timing: patient(),
         ..Options::default()
     }
 }
@@ -142,6 +141,7 @@ fn line(name: &str, outcome: &Outcome, planned: &Amounts) {
 /// `RDMA_MESH_ROUNDS` makes it longer.
 #[test]
 fn a_hundred_processes_on_ten() {
+    let _alone = alone();
     let planned = plan(NODES, PER_NODE, options().depths(), IntraNode::Fabric).unwrap();
     let (xrc, rc) = (outcome("xrc"), outcome("rc"));
     line("XRC", &xrc, &planned.xrc.job);

@@ -1,22 +1,21 @@
 //! A job whose processes are values of this process: one software device for each node, one mesh for each process.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdma_core_sys::rules::Transport;
-use rdma_qp::{Access, AckTimeout, Device, Memory, Mr, Timing};
+use rdma_qp::{Access, Device, Memory, Mr};
 use rdma_soft::Profile;
 use rdma_xrc::XrcDomain;
 use rdma_xrc::mesh::{Event, Joining, Layout, Mesh, Options, Over, Rank, SendError};
 
 /// Longer than anything here takes, so that a hang is a failure and not a hang.
-pub const LIMIT: Duration = Duration::from_secs(120);
+pub const LIMIT: Duration = Duration::from_secs(300);
 
-/// For jobs that keep the machine so busy that a device is slow to answer: a peer has failed after 1.9 s of silence.
-pub fn patient() -> Timing {
-    Timing {
-        timeout: AckTimeout::from_code(16).unwrap(),
-        ..Timing::default()
-    }
+/// Held by tests that keep all processors busy, so that they do so one after the other.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static BUSY: Mutex<()> = Mutex::new(());
+    BUSY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a mesh is over, without a domain.

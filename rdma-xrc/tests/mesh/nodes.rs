@@ -8,27 +8,32 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rdma_core_sys::rules::Transport;
-use rdma_qp::Fate;
+use rdma_qp::{AckTimeout, Fate, Timing};
 use rdma_xrc::mesh::{Event, Layout, Mesh, Options, Rank, SendError, Why};
 use rdma_xrc::plan::{IntraNode, plan};
 
-use crate::job::{LIMIT, Node, Transports, patient};
+use crate::job::{LIMIT, Node, Transports, alone};
 use crate::resident::resident;
 use crate::traffic::{Checked, message};
 
 const NODES: u32 = 4;
 const PER_NODE: u32 = 4;
 const PROCESSES: u32 = NODES * PER_NODE;
-/// Messages of each process to each.
-const ROUNDS: u32 = 1_000;
 /// The node that is killed, in the middle.
 const VICTIM: u32 = 3;
 
 fn options() -> Options {
     Options {
-        max_message: 256,
+        max_message: 128,
+        // 15 senders of 32 messages each find a receive.
         send_depth: 32,
-        timing: patient(),
+        srq_depth: 512,
+        low_water: 256,
+        // Eight threads and whatever else the machine does share the processors: none is gone because it has to wait.
+        timing: Timing {
+            timeout: AckTimeout::from_code(17).unwrap(),
+            ..Timing::default()
+        },
         ..Options::default()
     }
 }
@@ -69,6 +74,9 @@ impl Meeting {
 
 /// One process of the job, in the one of its node.
 struct Process {
+    device: String,
+    /// Messages to each other process.
+    rounds: u32,
     mesh: Mesh,
     seen: Checked,
     /// The next message that it sends: to whom and which one follow from it.
@@ -87,14 +95,15 @@ impl Process {
     fn is_done(&self) -> bool {
         let ranks = (0..PROCESSES).map(Rank);
         let mut living_ranks = ranks.filter(|rank| !self.failed.contains(rank));
-        self.next == (PROCESSES - 1) * ROUNDS
+        self.next == (PROCESSES - 1) * self.rounds
             && self.pending == 0
-            && living_ranks.all(|rank| rank == self.mesh.rank() || self.seen.from(rank) == ROUNDS)
+            && living_ranks
+                .all(|rank| rank == self.mesh.rank() || self.seen.from(rank) == self.rounds)
     }
 
     fn send_some(&mut self) {
         let me = self.mesh.rank();
-        while self.next < (PROCESSES - 1) * ROUNDS {
+        while self.next < (PROCESSES - 1) * self.rounds {
             let to = Rank((me.0 + 1 + self.next % (PROCESSES - 1)) % PROCESSES);
             let number = self.next / (PROCESSES - 1);
             match self.mesh.send(to, &message(me, to, number)) {
@@ -127,12 +136,13 @@ impl Process {
                 }
             }
             // Whoever has all that it wants may go.
-            Event::Left(rank) => assert_eq!(self.seen.from(rank), ROUNDS),
+            Event::Left(rank) => assert_eq!(self.seen.from(rank), self.rounds),
             Event::Failed { processes, why } => {
                 assert_eq!(why, Why::NoAnswer);
                 let is_victim = |rank: &Rank| rank.0 / PER_NODE == VICTIM;
                 let all = processes.iter().all(is_victim);
-                assert!(all, "{me}: {processes:?}: {why}");
+                let counters = rdma_soft::counters(&self.device);
+                assert!(all, "{me}: {processes:?}: {why}; {counters:?}");
                 self.failed.extend(processes);
                 self.told = clock();
             }
@@ -153,6 +163,7 @@ fn one_node() {
         _ => Transports::Xrc,
     };
     let killed = setting("RDMA_MESH_KILL") == "yes";
+    let rounds: u32 = setting("RDMA_MESH_ROUNDS").parse().unwrap();
     let (layout, options) = (Layout::even(NODES, PER_NODE), options());
     let before = resident();
     let node = Node::new();
@@ -166,6 +177,8 @@ fn one_node() {
     let cards = (0..PROCESSES).map(|rank| meeting.get(&format!("card.{rank}")));
     let cards: Vec<Vec<u8>> = cards.collect();
     let processes = joining.into_iter().map(|(me, one)| Process {
+        device: node.device.name().to_owned(),
+        rounds,
         mesh: one.join(&cards).unwrap(),
         seen: Checked::new(me, PROCESSES),
         next: 0,
@@ -196,7 +209,7 @@ fn one_node() {
     turn_until(&mut processes, |processes| {
         processes.iter_mut().for_each(Process::send_some);
         let came: u32 = processes.iter().map(|process| process.came).sum();
-        if !halfway && came > PER_NODE * (PROCESSES - 1) * ROUNDS / 2 {
+        if !halfway && came > PER_NODE * (PROCESSES - 1) * rounds / 2 {
             halfway = true;
             meeting.put(&format!("half.{own}"), "");
         }
@@ -219,7 +232,7 @@ fn one_node() {
         let living = (0..PROCESSES)
             .map(Rank)
             .filter(|rank| !others.contains(rank));
-        living.for_each(|rank| assert_eq!(process.seen.from(rank), ROUNDS));
+        living.for_each(|rank| assert_eq!(process.seen.from(rank), rounds));
     }
     let told = processes.iter().map(|process| process.told).max().unwrap();
     processes.iter_mut().for_each(|p| p.mesh.begin_leave());
@@ -274,7 +287,7 @@ struct Nodes {
 }
 
 impl Nodes {
-    fn start(over: &str, kill: &str) -> Nodes {
+    fn start(over: &str, kill: &str, rounds: u32) -> Nodes {
         let name = format!("rdma-mesh-{}-{over}-{kill}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         fs::create_dir_all(&directory).unwrap();
@@ -285,6 +298,7 @@ impl Nodes {
                 .env("RDMA_MESH_NODE", node.to_string())
                 .env("RDMA_MESH_OVER", over)
                 .env("RDMA_MESH_KILL", kill)
+                .env("RDMA_MESH_ROUNDS", rounds.to_string())
                 .stdout(Stdio::null())
                 .spawn()
                 .unwrap()
@@ -329,17 +343,19 @@ fn remove(directory: &Path) -> std::io::Result<()> {
 
 #[test]
 fn four_nodes_of_four_everybody_to_everybody() {
+    let _alone = alone();
     let planned = plan(NODES, PER_NODE, options().depths(), IntraNode::Fabric).unwrap();
     let mut lines = Vec::new();
-    for over in ["xrc", "rc"] {
-        let mut nodes = Nodes::start(over, "no");
+    // RC is there to be compared with.
+    for (over, rounds) in [("xrc", 1_000), ("rc", 200)] {
+        let mut nodes = Nodes::start(over, "no", rounds);
         (0..NODES).for_each(|node| nodes.finish(node));
         for node in 0..NODES {
             let [rc, initiators, targets, messages, took, memory, ..] = nodes.result(node)[..]
             else {
                 panic!("a result is incomplete");
             };
-            assert_eq!(messages, u64::from(PER_NODE * (PROCESSES - 1) * ROUNDS));
+            assert_eq!(messages, u64::from(PER_NODE * (PROCESSES - 1) * rounds));
             let wanted = match over {
                 "xrc" => (
                     0,
@@ -364,8 +380,9 @@ fn four_nodes_of_four_everybody_to_everybody() {
 
 #[test]
 fn a_killed_node_is_named_by_all_others_which_finish() {
+    let _alone = alone();
     for over in ["xrc", "rc"] {
-        let mut nodes = Nodes::start(over, "yes");
+        let mut nodes = Nodes::start(over, "yes", 300);
         let meeting = nodes.meeting();
         meeting.get(&format!("half.{VICTIM}"));
         let before = clock();
