@@ -214,8 +214,17 @@ fn what_is_unlike_the_request_before_it_is_checked_anew() {
         assert_eq!(far, Err(PostError::OutOfRemoteRegion { len, room }));
         let empty = a.qp.write(readable.slice(0, 0).unwrap(), there.at(0));
         a.cq.wait(&empty.unwrap(), LIMIT).unwrap();
+        a.qp.recv(a.mr.slice(0, 8).unwrap()).unwrap();
+        let recv = a.qp.recv(readable.slice(0, 8).unwrap());
+        let operation = Operation::Recv;
+        assert_eq!(recv, Err(PostError::NotWritable { entry, operation }));
+        let other = a.qp.recv(foreign.slice(0, 8).unwrap());
+        assert_eq!(other, Err(PostError::OtherPd { entry: 0 }));
+        a.qp.recv(a.mr.slice(8, 0).unwrap()).unwrap();
     }
     assert_eq!(a.qp.send_account().accepted, 6);
+    assert_eq!(a.qp.recv_account().accepted, 6);
+    assert!(foreign.holders().is_empty() && a.mr.holders()[0].queue == QueueKind::Recv);
     drop(readable);
     assert_eq!(a.pd.retired_regions(), 0);
 }

@@ -125,8 +125,8 @@ impl Outcomes {
     #[inline(always)]
     pub(crate) fn retire_due(&self, wr_id: u64, due: u64) -> bool {
         if wr_id == due {
-            // A load of its own makes one instruction of the addition.
-            bump(&self.due, STEP);
+            // Made of the id and not of what is there, it need not wait for the completion before.
+            self.due.store(wr_id.wrapping_add(STEP), Release);
         }
         wr_id == due
     }
@@ -248,7 +248,9 @@ impl Queue {
     /// another thread polls at once finds it there.
     #[inline]
     pub(crate) fn enter(&self, mark: u64) {
-        self.poster.posted.store(mark.wrapping_add(STEP), Release);
+        debug_assert_eq!(mark, self.poster.posted.load(Relaxed));
+        // A load of its own makes one instruction of the addition.
+        bump(&self.poster.posted, STEP);
     }
 
     /// Enters all requests below `mark`, which is the next or a later one, as [`Queue::enter`] does one.

@@ -373,6 +373,33 @@ impl QpHandle {
         posted.map_err(|refused| NotPosted::Refused(self.sends.take_back(&self.send, refused)))
     }
 
+    /// The short way to post a receive into one range, which is not empty and shorter than 2^32: it is handed over at once, and
+    /// of the form of the one before it. The region can be written to.
+    #[inline(always)]
+    pub(crate) fn post_recv_alike(&mut self, local: LocalSlice<'_>) -> Alike {
+        let (recv, recvs) = (&*self.recv, &mut self.recvs);
+        let mark = recv.posted();
+        if mark == recvs.limit || recvs.ring.only_form() != local.region().form() {
+            return Alike::Other;
+        }
+        let (slot, bad) = recvs.ring.first();
+        slot.aim(local.addr(), local.len() as u32);
+        let id = mark | Operation::Recv as u64;
+        slot.request.wr_id = id;
+        recv.enter(mark);
+        // SAFETY: as for `ring_recvs`: the use of the region is noted, because the form is its.
+        match unsafe { ops::ibv_post_recv(self.ptr.as_ptr(), &mut slot.request, bad) } {
+            0 => Alike::Posted(id),
+            status => Alike::Refused(status),
+        }
+    }
+
+    /// What the library refused on the short way.
+    #[cold]
+    pub(crate) fn refused_recv(&mut self, status: i32) -> NotPosted {
+        NotPosted::Refused(self.recvs.take_back_list(&self.recv, status))
+    }
+
     /// Builds one receive into ranges of regions of this PD, and hands it over with those before it if the doorbell is
     /// due. Returns its `wr_id`. Each length is below 2^32, and there are no more ranges than the queue takes.
     pub(crate) fn post_recv<'a>(
@@ -382,10 +409,13 @@ impl QpHandle {
         let recv = &*self.recv;
         let mark = self.recvs.next_mark(recv).ok_or(NotPosted::Full)?;
         let (request, mut entries) = self.recvs.ring.next(local.len());
-        let (entries, _) = lend(&mut entries, QueueKind::Recv, self.pd_id, u32::MAX, local)?;
+        let (entries, form) = lend(&mut entries, QueueKind::Recv, self.pd_id, u32::MAX, local)?;
         request.num_sge = entries as i32;
         let id = mark | Operation::Recv as u64;
         request.wr_id = id;
+        if form != 0 {
+            self.recvs.ring.set_form(form);
+        }
         recv.enter(mark);
         if !self.recvs.ring.filled() {
             return Ok(id);

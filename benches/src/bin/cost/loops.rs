@@ -98,8 +98,8 @@ pub fn loop_safe_lists(
     for first in (0..n).step_by(LIST) {
         let qp = &mut qps[first as usize / LIST % QPS];
         let mut sends = qp.sends();
-        for (i, id) in (first..).zip(&mut posted) {
-            let (offset, len) = place(i);
+        for (k, id) in posted.iter_mut().enumerate() {
+            let (offset, len) = place(first + k as u64);
             *id = sends.send(mr.slice(offset, len)?)?.wr_id();
         }
         sends.ring()?;

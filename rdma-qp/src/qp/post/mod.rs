@@ -1,5 +1,6 @@
 //! Posting: each request is checked, entered into the books, built in place, and handed to the device.
 
+mod calls;
 mod doorbell;
 mod error;
 mod list;
@@ -12,10 +13,9 @@ pub use error::PostError;
 pub use list::Sends;
 pub use op::{Op, PostFlags};
 
-use super::{Connects, Qp, RdmaRead, RdmaWrite, RecvQueue, Transport};
+use super::{Qp, RecvQueue, Transport};
 use crate::account::Operation;
 use crate::cq::Ticket;
-use crate::endpoint::RemoteAddr;
 use crate::mr::MrSlice;
 use crate::raw::post::{Alike, Asked, NotPosted, Refusal};
 use crate::wr_id::{OPERATION_MASK, QueueKind, STEP, distance, is_before, sequence};
@@ -221,6 +221,31 @@ impl<T: Transport> Qp<T> {
         T: RecvQueue,
     {
         let local = local.as_ref();
+        let [slice] = local else {
+            return self.recv_on(local);
+        };
+        if check_recv(local, T::RECV_HEADER).is_ok() && !slice.is_empty() {
+            match self.handle.post_recv_alike(slice.local()) {
+                Alike::Posted(id) => return Ok(Ticket::new(id, true)),
+                Alike::Refused(status) => return self.refused_recv(status),
+                Alike::Other => {}
+            }
+        }
+        self.recv_on(&[*slice])
+    }
+
+    /// The error of a receive that the device refused on the short way.
+    #[cold]
+    #[inline(never)]
+    fn refused_recv(&mut self, status: i32) -> Result<Ticket, PostError> {
+        let reason = self.handle.refused_recv(status);
+        Err(self.not_posted(QueueKind::Recv, reason))
+    }
+
+    /// Posts whatever receive is not for the short way.
+    #[cold]
+    #[inline(never)]
+    fn recv_on(&mut self, local: &[MrSlice<'_>]) -> Result<Ticket, PostError> {
         if local.len() > 1 && local.len() > self.handle.cap.max_recv_sge as usize {
             return Err(self.too_many(QueueKind::Recv, local.len()));
         }
@@ -442,127 +467,4 @@ pub(crate) fn check_recv(local: &[MrSlice<'_>], header: u32) -> Result<(), PostE
         return Err(PostError::NoRoomForHeader { len, header });
     }
     Ok(())
-}
-
-impl<T: Connects> Qp<T> {
-    /// Posts a SEND of `local`: it goes into the next receive of the peer.
-    ///
-    /// # Errors
-    /// See [`PostError`].
-    #[inline(always)]
-    pub fn send<'m>(&mut self, local: impl AsRef<[MrSlice<'m>]>) -> Result<Ticket, PostError>
-    where
-        op::Send: Op<T>,
-    {
-        self.post(op::Send, local, PostFlags::empty())
-    }
-
-    /// Posts a SEND as [`Qp::send`] does, with 32 bits of immediate data for the peer's completion.
-    ///
-    /// # Errors
-    /// See [`PostError`].
-    #[inline]
-    pub fn send_with_imm<'m>(
-        &mut self,
-        local: impl AsRef<[MrSlice<'m>]>,
-        imm: u32,
-    ) -> Result<Ticket, PostError>
-    where
-        op::SendImm: Op<T>,
-    {
-        self.post(op::SendImm(imm), local, PostFlags::empty())
-    }
-}
-
-impl<T: RdmaWrite> Qp<T> {
-    /// Posts an RDMA WRITE of `local` to `remote`. The peer is not told.
-    ///
-    /// # Errors
-    /// See [`PostError`].
-    #[inline(always)]
-    pub fn write<'m>(
-        &mut self,
-        local: impl AsRef<[MrSlice<'m>]>,
-        remote: RemoteAddr,
-    ) -> Result<Ticket, PostError>
-    where
-        op::Write: Op<T>,
-    {
-        self.post(op::Write { remote }, local, PostFlags::empty())
-    }
-
-    /// Posts an RDMA WRITE as [`Qp::write`] does, which also takes a receive of the peer and completes there with `imm`.
-    ///
-    /// # Errors
-    /// See [`PostError`].
-    #[inline]
-    pub fn write_with_imm<'m>(
-        &mut self,
-        local: impl AsRef<[MrSlice<'m>]>,
-        remote: RemoteAddr,
-        imm: u32,
-    ) -> Result<Ticket, PostError>
-    where
-        op::WriteImm: Op<T>,
-    {
-        self.post(op::WriteImm { remote, imm }, local, PostFlags::empty())
-    }
-}
-
-impl<T: RdmaRead> Qp<T> {
-    /// Posts an RDMA READ from `remote` into `local`.
-    ///
-    /// # Errors
-    /// See [`PostError`].
-    #[inline(always)]
-    pub fn read<'m>(
-        &mut self,
-        local: impl AsRef<[MrSlice<'m>]>,
-        remote: RemoteAddr,
-    ) -> Result<Ticket, PostError>
-    where
-        op::Read: Op<T>,
-    {
-        self.post(op::Read { remote }, local, PostFlags::empty())
-    }
-
-    /// Posts an atomic compare and swap of the 8 bytes at `remote`; `local`, 8 bytes, gets the old value in host order.
-    ///
-    /// # Errors
-    /// See [`PostError`].
-    #[inline]
-    pub fn compare_and_swap<'m>(
-        &mut self,
-        local: impl AsRef<[MrSlice<'m>]>,
-        remote: RemoteAddr,
-        compare: u64,
-        swap: u64,
-    ) -> Result<Ticket, PostError>
-    where
-        op::CompareSwap: Op<T>,
-    {
-        let op = op::CompareSwap {
-            remote,
-            compare,
-            swap,
-        };
-        self.post(op, local, PostFlags::empty())
-    }
-
-    /// Posts an atomic addition to the 8 bytes at `remote`; `local`, 8 bytes, gets the old value in host order.
-    ///
-    /// # Errors
-    /// See [`PostError`].
-    #[inline]
-    pub fn fetch_and_add<'m>(
-        &mut self,
-        local: impl AsRef<[MrSlice<'m>]>,
-        remote: RemoteAddr,
-        add: u64,
-    ) -> Result<Ticket, PostError>
-    where
-        op::FetchAdd: Op<T>,
-    {
-        self.post(op::FetchAdd { remote, add }, local, PostFlags::empty())
-    }
 }
