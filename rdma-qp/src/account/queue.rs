@@ -388,6 +388,11 @@ impl Queue {
         self.poster.destroyed.load(Acquire)
     }
 
+    /// Whether request `id` of this slot is not of a later queue.
+    pub(crate) fn is_below(&self, id: u64) -> bool {
+        is_before(id, self.posted())
+    }
+
     /// Whether request `id` has an outcome.
     #[inline]
     pub(crate) fn is_retired(&self, id: u64) -> bool {

@@ -65,7 +65,9 @@ impl Cq {
         let deadline = deadline.into();
         let is_here = match ticket.is_shared() {
             true => self.poller.borrow().srqs.find(ticket.wr_id()).is_some(),
-            false => self.intake.find(ticket.wr_id()).is_some(),
+            // The slot may be another's by now, on another CQ.
+            false => (self.intake.find(ticket.wr_id()))
+                .is_some_and(|queue| !queue.is_ended() || queue.is_below(ticket.wr_id())),
         };
         if !is_here {
             return Err(WaitError::OtherCq(*ticket));

@@ -11,7 +11,7 @@ use rdma_core_sys::*;
 use super::cq::CqHandle;
 use super::errno_of;
 use super::table::{Parts, Table};
-use crate::account::{Outcomes, Queue};
+use crate::account::{Ending, Outcomes, Queue};
 use crate::cq::Cq;
 use crate::errno::Errno;
 use crate::number::NumberHasher;
@@ -20,8 +20,8 @@ use crate::wr_id::{self, QueueKind};
 /// Completions taken from the device by one call.
 pub(crate) const BATCH: usize = 32;
 
-/// So many left that it is no number of a batch: other completions go first.
-const LATER: usize = usize::MAX;
+/// So many left that no place of the batch is that far from its end: other completions go first.
+const LATER: usize = usize::MAX / 2;
 
 /// Completions that were taken from the device, and the queues that they may be of.
 ///
@@ -238,9 +238,9 @@ impl Intake {
         self.more.set(left != 0);
     }
 
-    /// Goes on after [`Intake::look`] did not take one: takes the next completion if it is of the next request of its queue
-    /// and a success, whatever it asks for. `None`: it is not, or there is none, or others go first. [`Intake::take`] knows
-    /// more, unless the device has none, which [`Intake::is_empty`] says.
+    /// Goes on after [`Intake::look`] did not take one: takes the next completion if it is a success of a queue of a QP.
+    /// `None`: it is not, or it is stale, or there is none, or others go first. [`Intake::take`] knows more, unless the device
+    /// has none, which [`Intake::is_empty`] says.
     pub(crate) fn look_on(&self) -> Option<Taken> {
         if !self.more.get() && !self.fill(self.asked.get()) {
             return None;
@@ -257,9 +257,22 @@ impl Intake {
             return None;
         }
         // SAFETY: as for `judge`.
-        let queue = unsafe { self.places.get().retire_next(wc.wr_id) }?;
+        let queue = match unsafe { self.places.get().retire_next(wc.wr_id) } {
+            Some(queue) => queue,
+            None => self.retire(wc.wr_id)?,
+        };
         self.set_left(left - 1);
         Some(Taken::of(queue, &wc))
+    }
+
+    /// Books a success of any outstanding request of a queue of this CQ: the unsignaled ones before it are done, too.
+    fn retire(&self, id: u64) -> Option<&Outcomes> {
+        // SAFETY: no reference that changes the two exists (the invariant); a queue stays until another is entered.
+        let (queues, table) = unsafe { (&*self.queues.get(), &*self.table.get()) };
+        let queue = queues.get(&wr_id::slot(id))?;
+        queue.retire(id, Ending::Success)?;
+        table.open(queue);
+        Some(queue.outcomes())
     }
 
     /// The rest of the batch, from the first to behind the last, the places of the table, and whether nothing goes before.

@@ -82,8 +82,8 @@ pub fn loop_safe(qps: &mut [Qp<Rc>; QPS], cq: &Cq, mr: &Mr, n: u64) -> Result<()
     Ok(())
 }
 
-/// The safe level in lists of [`LIST`], which the doorbell of the QPs hands over (`Doorbell::Every`): the completions come in the order of the posts, and each
-/// is compared with the id of its request.
+/// The safe level in lists of [`LIST`]: built one after another through [`Qp::sends`], handed over by one doorbell, and polled
+/// in batches. The completions come in the order of the posts, and each is compared with the id of its request.
 ///
 /// # Errors
 /// As for [`loop_safe`].
