@@ -244,6 +244,18 @@ step_misuse() {
     fi
 }
 
+# Random calls with random arguments; the seeds are fixed.
+step_fuzz() {
+    local seed
+    # shellcheck disable=SC2086
+    gcc -std=c99 "${strict[@]}" -I"$stage/include" "$capi/tests/fuzz.c" -o "$work/fuzz" "$stage/lib/libqp.a" -pthread -ldl -lm || return 1
+    for seed in 1 2 3; do timeout 120 "$work/fuzz" 20000 $seed || return 1; done
+    have valgrind || { skip capi-fuzz-valgrind "valgrind is not installed"; return 0; }
+    timeout 300 valgrind --quiet --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite,indirect --fair-sched=yes "$work/fuzz" 3000 4 >"$work/fuzz_valgrind.out" 2>&1 ||
+        { tail -n 60 "$work/fuzz_valgrind.out"; return 1; }
+    echo "under valgrind: $(tail -n 1 "$work/fuzz_valgrind.out")"
+}
+
 step_install() {
     local dest=$work/dest lib
     rm -rf "$dest"
@@ -326,7 +338,7 @@ step_tarball() {
 
 # --- all of it -------------------------------------------------------------------------------------
 
-all=(header abi symbols linkline sizes compile run stages misuse install cmake beside mpi tarball)
+all=(header abi symbols linkline sizes compile run stages misuse fuzz install cmake beside mpi tarball)
 if [[ ${1:-} == --list ]]; then printf '%s\n' "${all[@]}"; exit 0; fi
 mkdir -p "$work" || exit 1
 if [[ ${1:-} == --record ]]; then

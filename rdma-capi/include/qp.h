@@ -110,6 +110,11 @@ struct ibv_wc;
 #define QP_UNSIGNALED 2147483648
 
 /**
+ * Bytes of a card in which a process offers up to 16 regions: what qp_mesh_card() and qp_mesh_join() take for each process.
+ */
+#define QP_MESH_CARD 512
+
+/**
  * What went wrong with the last call of this thread that failed: qp_last_code() has it. An errno says less, so
  * look at the errno to decide, and at the code to tell cases apart. Numbers are never given to another meaning.
  */
@@ -364,6 +369,46 @@ typedef enum qp_opening {
 } qp_opening;
 
 /**
+ * What happened in a mesh.
+ */
+typedef enum qp_mesh_kind {
+    /**
+     * A message came from `rank`, of `len` bytes.
+     */
+    QP_MESH_MESSAGE = 1,
+    /**
+     * The request `op` towards `rank` has ended.
+     */
+    QP_MESH_DONE = 2,
+    /**
+     * The process `rank` has failed: nothing is sent to it any more.
+     */
+    QP_MESH_FAILED = 3,
+    /**
+     * The process `rank` has left the job.
+     */
+    QP_MESH_LEFT = 4,
+} qp_mesh_kind;
+
+/**
+ * What the peer made of a request.
+ */
+typedef enum qp_fate {
+    /**
+     * It was executed.
+     */
+    QP_FATE_DONE = 0,
+    /**
+     * It was not executed.
+     */
+    QP_FATE_NOT_DONE = 1,
+    /**
+     * It may have been executed or not.
+     */
+    QP_FATE_UNKNOWN = 2,
+} qp_fate;
+
+/**
  * A completion queue. One thread at a time may call functions with it; Queue Pairs that report to it may be used by others.
  */
 typedef struct qp_cq qp_cq;
@@ -387,6 +432,11 @@ typedef struct qp_exchange qp_exchange;
  * A socket that waits for peers. Any thread may call functions with it.
  */
 typedef struct qp_listener qp_listener;
+
+/**
+ * One process of a job in which every process sends to every other one. One thread at a time may call functions with it.
+ */
+typedef struct qp_mesh qp_mesh;
 
 /**
  * A registered memory region. Any number of calls may be under way with it.
@@ -887,6 +937,66 @@ typedef struct qp_needs {
      */
     struct qp_amounts job;
 } qp_needs;
+
+/**
+ * What a mesh shall be like: the same for all its processes. Where a function takes one, NULL means all zero, and 0 the usual.
+ */
+typedef struct qp_mesh_options {
+    /**
+     * Longest message in bytes: the size of each receive; 0: 4096.
+     */
+    uint32_t max_message;
+    /**
+     * Requests that one way may have outstanding; 0: 64.
+     */
+    uint32_t send_depth;
+    /**
+     * Receives that wait for messages; 0: 256.
+     */
+    uint32_t srq_depth;
+    /**
+     * Messages that may be under way at a time, to all together; 0: 256.
+     */
+    uint32_t send_buffers;
+    /**
+     * A peer that nothing was heard of for so many milliseconds is probed; 0: 1000; UINT32_MAX: never.
+     */
+    uint32_t heartbeat_ms;
+    /**
+     * A process that does not answer for so many milliseconds when another one connects has failed; 0: 30000.
+     */
+    uint32_t connect_ms;
+} qp_mesh_options;
+
+/**
+ * Something that happened in a mesh.
+ */
+typedef struct qp_mesh_event {
+    /**
+     * What: one of enum qp_mesh_kind.
+     */
+    uint32_t kind;
+    /**
+     * Whom it concerns.
+     */
+    uint32_t rank;
+    /**
+     * QP_MESH_DONE: which request, as the call that began it said.
+     */
+    uint64_t op;
+    /**
+     * QP_MESH_MESSAGE: bytes.
+     */
+    size_t len;
+    /**
+     * QP_MESH_DONE: how it ended: one of enum ibv_wc_status, 0 for success; UINT32_MAX: it had not left yet.
+     */
+    uint32_t status;
+    /**
+     * QP_MESH_DONE: one of enum qp_fate.
+     */
+    uint32_t fate;
+} qp_mesh_event;
 
 #ifdef __cplusplus
 extern "C" {
@@ -2025,6 +2135,170 @@ int qp_post_recv_ranges(struct qp_pair *pair,
  * @return 0; EINVAL (QP_CODE_RANGE): something is 0 or too large, or there is no plan for the transport.
  */
 int qp_plan(uint32_t nodes, uint32_t per_node, int transport, int srq, int shm, struct qp_needs *needs);
+
+/**
+ * Makes the part of a mesh that this process needs by itself. Then its card goes to all others, and theirs come here:
+ * qp_mesh_card(), MPI_Allgather() or what there is, qp_mesh_join().
+ *
+ * @param port       Port of the device, counted from 1.
+ * @param gid_index  Place of the GID in the port's table; -1 chooses one.
+ * @param domain     The XRC domain that the processes of this node share: the mesh is over XRC. NULL: over RC.
+ * @param nodes      The node that each process lives on, by rank: any numbers, equal for those of one node.
+ * @param processes  Their number.
+ * @param rank       This process.
+ * @param options    NULL for the usual ones.
+ * @param timing     NULL for the usual one of a mesh, which is patient.
+ * @param mesh       Where the handle goes; destroy it with qp_mesh_destroy().
+ */
+int qp_mesh_create(struct qp_device *device,
+                   int port,
+                   int gid_index,
+                   struct qp_xrc_domain *domain,
+                   const uint32_t *nodes,
+                   size_t processes,
+                   uint32_t rank,
+                   const struct qp_mesh_options *options,
+                   const struct qp_timing *timing,
+                   struct qp_mesh **mesh);
+
+/**
+ * Registers memory of the program's for one-sided requests of a mesh that is not joined yet, and offers it to the others,
+ * who ask for it with qp_mesh_region(). All else as qp_mr_register().
+ */
+int qp_mesh_offer(struct qp_mesh *mesh,
+                  void *addr,
+                  size_t len,
+                  int access,
+                  struct qp_mr **mr);
+
+/**
+ * Gives what the others need to know of this process.
+ *
+ * @param card  Room for QP_MESH_CARD bytes.
+ * @return 0; EINVAL (QP_CODE_STATE): it has joined already; ENOSPC: it offers more than 16 regions.
+ */
+int qp_mesh_card(struct qp_mesh *mesh, uint8_t *card);
+
+/**
+ * Joins the others. No way is connected yet: that happens when it is first needed, or with qp_mesh_connect().
+ *
+ * @param cards  The cards of all processes, by rank, this one's own among them: QP_MESH_CARD bytes each.
+ * @return 0; EPROTO (QP_CODE_RECORD): they are not those of this job; the mesh is of no use then.
+ */
+int qp_mesh_join(struct qp_mesh *mesh, const uint8_t *cards);
+
+/**
+ * Connects all ways, and waits until they are up. The others poll or call it too.
+ *
+ * @return 0; ETIMEDOUT: some are not up; or what failed.
+ */
+int qp_mesh_connect(struct qp_mesh *mesh, int64_t timeout_ms);
+
+/**
+ * Tells the region that a process has offered.
+ *
+ * @param index  Which of its regions, counted from 0.
+ */
+int qp_mesh_region(struct qp_mesh *mesh, uint32_t rank, size_t index, struct qp_region *region);
+
+/**
+ * Sends a message to a process. The bytes are copied. It ends with a QP_MESH_DONE.
+ *
+ * @param data  The bytes; NULL if len is 0.
+ * @param len   Their number, at most max_message.
+ * @param op    Where the number of the request goes; may be NULL.
+ * @return 0; EAGAIN (QP_CODE_FULL): no room at present, take events and try again; ECONNRESET or ESHUTDOWN (QP_CODE_PEER):
+ *         the process has failed, or left; EINVAL: too long, or this process itself.
+ */
+int qp_mesh_send(struct qp_mesh *mesh,
+                 uint32_t rank,
+                 const uint8_t *data,
+                 size_t len,
+                 uint64_t *op);
+
+/**
+ * Writes into a region of a process. It ends with a QP_MESH_DONE.
+ *
+ * @param mr             A region of this process, of qp_mesh_offer().
+ * @param offset         First byte there.
+ * @param len            Bytes.
+ * @param region         The region of the other process.
+ * @param region_offset  First byte there.
+ * @param op             Where the number of the request goes; may be NULL.
+ * @return As qp_mesh_send(); EAGAIN also where there is no way to the process yet: it is being made.
+ */
+int qp_mesh_write(struct qp_mesh *mesh,
+                  uint32_t rank,
+                  struct qp_mr *mr,
+                  size_t offset,
+                  size_t len,
+                  const struct qp_region *region,
+                  uint64_t region_offset,
+                  uint64_t *op);
+
+/**
+ * Reads from a region of a process. Arguments and result as qp_mesh_write().
+ */
+int qp_mesh_read(struct qp_mesh *mesh,
+                 uint32_t rank,
+                 struct qp_mr *mr,
+                 size_t offset,
+                 size_t len,
+                 const struct qp_region *region,
+                 uint64_t region_offset,
+                 uint64_t *op);
+
+/**
+ * Adds to 8 bytes of a region of a process, atomically; the 8 bytes at offset of mr get what was there before. All else as
+ * qp_mesh_write().
+ *
+ * @param add  What to add, in host byte order.
+ */
+int qp_mesh_fetch_and_add(struct qp_mesh *mesh,
+                          uint32_t rank,
+                          struct qp_mr *mr,
+                          size_t offset,
+                          const struct qp_region *region,
+                          uint64_t region_offset,
+                          uint64_t add,
+                          uint64_t *op);
+
+/**
+ * Takes the next event, and does what is to be done for the mesh meanwhile: a process that does not call this receives what
+ * comes, but nobody can connect to it.
+ *
+ * @param timeout_ms  How long to wait, in milliseconds; 0: not at all; below 0: no limit.
+ * @param event       Where it goes.
+ * @param data        Where the bytes of a message go; NULL only if room is 0.
+ * @param room        Room there.
+ * @return 0; ETIMEDOUT: there was none; ENOSPC (QP_CODE_SHORT_BUFFER): a message does not fit, and comes again with the
+ *         next call; or what failed.
+ */
+int qp_mesh_next(struct qp_mesh *mesh,
+                 int64_t timeout_ms,
+                 struct qp_mesh_event *event,
+                 uint8_t *data,
+                 size_t room);
+
+/**
+ * Gives the descriptor that is readable when there may be an event. It is the mesh's: do not close it.
+ */
+int qp_mesh_fd(struct qp_mesh *mesh, int *fd);
+
+/**
+ * Leaves the job: what was begun is ended, and the others are told, so that they do not take this process for failed.
+ *
+ * @param timeout_ms  How long to wait until all others know.
+ * @param silent      Where the number of those goes that have not answered; may be NULL.
+ */
+int qp_mesh_leave(struct qp_mesh *mesh,
+                  int64_t timeout_ms,
+                  size_t *silent);
+
+/**
+ * Ends this process's part of a mesh, at once. Without qp_mesh_leave() the others find it dead.
+ */
+int qp_mesh_destroy(struct qp_mesh *mesh);
 
 #ifdef __cplusplus
 }  // extern "C"

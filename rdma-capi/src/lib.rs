@@ -52,6 +52,8 @@ mod post;
 
 mod plan;
 
+mod mesh;
+
 // What is in none of it.
 mod errors;
 mod verbs;

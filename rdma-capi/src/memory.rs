@@ -38,7 +38,7 @@ unsafe impl Object for Mr {
 }
 
 /// The access flags of a region.
-fn access(flags: c_int) -> Result<Access, Fault> {
+pub(crate) fn access(flags: c_int) -> Result<Access, Fault> {
     let bits = flags as u32;
     Access::from_bits(bits).ok_or_else(|| {
         let unknown = bits & !Access::all().bits();

@@ -56,10 +56,11 @@ pub(crate) enum Kind {
     Ref = 10,
     Domain = 11,
     Target = 12,
+    Mesh = 13,
 }
 
 impl Kind {
-    const ALL: [Kind; 12] = [
+    const ALL: [Kind; 13] = [
         Kind::Device,
         Kind::Pd,
         Kind::Mr,
@@ -72,6 +73,7 @@ impl Kind {
         Kind::Ref,
         Kind::Domain,
         Kind::Target,
+        Kind::Mesh,
     ];
 
     /// Its type in C.
@@ -89,6 +91,7 @@ impl Kind {
             Kind::Ref => "qp_ref",
             Kind::Domain => "qp_xrc_domain",
             Kind::Target => "qp_xrc_target",
+            Kind::Mesh => "qp_mesh",
         }
     }
 

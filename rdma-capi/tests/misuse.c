@@ -604,6 +604,68 @@ static void xrc(void)
     THAT(needs.per_process.qps == 8 && needs.per_process.srqs == 1);
 }
 
+/* Two processes of a mesh, which here are values of one. */
+static void meshes(void)
+{
+    static char here[4096], there[4096];
+    uint32_t nodes[2] = {7, 7};
+    uint8_t cards[2 * QP_MESH_CARD];
+    char got[64];
+    qp_mesh *zero, *one;
+    qp_mesh_event event;
+    qp_mr *mine, *offered;
+    qp_region theirs;
+    uint64_t op = 0;
+    int i, result = 0;
+
+    WRONG(qp_mesh_create(device, 1, -1, NULL, NULL, 2, 0, NULL, NULL, &zero), EINVAL, QP_CODE_NULL);
+    WRONG(qp_mesh_create(device, 1, -1, NULL, nodes, 2, 5, NULL, NULL, &zero), EINVAL, QP_CODE_RANGE);
+    WRONG(qp_mesh_create(device, 9, -1, NULL, nodes, 2, 0, NULL, NULL, &zero), ENODEV, QP_CODE_NOT_FOUND);
+    RIGHT(qp_mesh_create(device, 1, -1, NULL, nodes, 2, 0, NULL, NULL, &zero));
+    RIGHT(qp_mesh_create(device, 1, -1, NULL, nodes, 2, 1, NULL, NULL, &one));
+    WRONG(qp_mesh_send(zero, 1, (const uint8_t *)"x", 1, NULL), EINVAL, QP_CODE_STATE);
+    WRONG(qp_mesh_next(zero, 0, &event, NULL, 0), EINVAL, QP_CODE_STATE);
+    RIGHT(qp_mesh_offer(zero, here, sizeof here, 0xf, &mine));
+    RIGHT(qp_mesh_offer(one, there, sizeof there, 0xf, &offered));
+    WRONG(qp_mesh_card(zero, NULL), EINVAL, QP_CODE_NULL);
+    memset(cards, 0xff, sizeof cards);
+    WRONG(qp_mesh_join(zero, cards), EPROTO, QP_CODE_RECORD);
+    RIGHT(qp_mesh_card(zero, cards));
+    RIGHT(qp_mesh_card(one, cards + QP_MESH_CARD));
+    RIGHT(qp_mesh_join(zero, cards));
+    RIGHT(qp_mesh_join(one, cards));
+    WRONG(qp_mesh_join(one, cards), EINVAL, QP_CODE_STATE);
+    WRONG(qp_mesh_card(zero, cards), EINVAL, QP_CODE_STATE);
+    WRONG(qp_mesh_send(zero, 0, (const uint8_t *)"x", 1, NULL), EINVAL, QP_CODE_REFUSED);
+    WRONG(qp_mesh_send(zero, 9, (const uint8_t *)"x", 1, NULL), ENODATA, QP_CODE_NOT_FOUND);
+    WRONG(qp_mesh_send(zero, 1, (const uint8_t *)memory, 5000, NULL), EINVAL, QP_CODE_REFUSED);
+    WRONG(qp_mesh_region(zero, 1, 3, &theirs), ENODATA, QP_CODE_NOT_FOUND);
+    WRONG(qp_mesh_send(AS(qp_mesh, pd), 1, NULL, 0, NULL), EBADF, QP_CODE_WRONG_HANDLE);
+
+    RIGHT(qp_mesh_send(zero, 1, (const uint8_t *)"to all", 7, &op));
+    for (i = 0; i < 20000 && result != ENOSPC; i++) {
+        (void)qp_mesh_next(zero, 0, &event, NULL, 0);
+        result = qp_mesh_next(one, 1, &event, (uint8_t *)got, 2);
+    }
+    WRONG(qp_mesh_next(one, 0, &event, (uint8_t *)got, 2), ENOSPC, QP_CODE_SHORT_BUFFER);
+    RIGHT(qp_mesh_next(one, 0, &event, (uint8_t *)got, sizeof got));
+    THAT(event.kind == QP_MESH_MESSAGE && event.rank == 0 && event.len == 7 && !memcmp(got, "to all", 7));
+    RIGHT(qp_mesh_region(zero, 1, 0, &theirs));
+    memcpy(here, "written", 8);
+    for (i = 0; i < 20000 && (result = qp_mesh_write(zero, 1, mine, 0, 8, &theirs, 16, &op)) == EAGAIN; i++) {
+        (void)qp_mesh_next(zero, 1, &event, NULL, 0);
+        (void)qp_mesh_next(one, 0, &event, (uint8_t *)got, sizeof got);
+    }
+    RIGHT(result);
+    for (i = 0, result = 1; i < 20000 && result; i++) {
+        result = qp_mesh_next(zero, 1, &event, NULL, 0) || event.kind != QP_MESH_DONE || event.op != op;
+        (void)qp_mesh_next(one, 0, &event, (uint8_t *)got, sizeof got);
+    }
+    THAT(result == 0 && !memcmp(there + 16, "written", 8));
+    RIGHT(qp_mesh_destroy(zero) || qp_mesh_destroy(one) || qp_mr_destroy(mine) || qp_mr_destroy(offered));
+    WRONG(qp_mesh_destroy(one), EBADF, QP_CODE_DESTROYED);
+}
+
 /* Stages a and b: Queue Pairs that the library does not own. Nothing here gets through to the Queue Pair. */
 static void raw(void)
 {
@@ -741,6 +803,7 @@ int main(int argc, char **argv)
     in_use();
     mismatches();
     xrc();
+    meshes();
     raw();
     callbacks_and_threads();
     good();

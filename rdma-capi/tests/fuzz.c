@@ -1,0 +1,258 @@
+/* Random calls with random arguments: handles that live, that were destroyed, of other types, and that are none; numbers from
+ * anywhere; structs of random bytes. Whatever the library says, it says it in its way (an errno, the same in errno, and a
+ * sentence), and in the end every object that is left can be destroyed.
+ *
+ *   fuzz [CALLS [SEED]]
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <qp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t state;
+
+static uint64_t draw(void)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return state;
+}
+
+static uint64_t below(uint64_t n) { return draw() % n; }
+
+/* A number: small, at the edge of a type, or any. */
+static uint64_t number(void)
+{
+    static const uint64_t edges[] = {0, 1, 15, 16, 0x7f, 0xff, 0xffff, 0xffffff, 0x7fffffff, 0x80000000, 0xffffffff, UINT64_MAX};
+
+    switch (below(3)) {
+    case 0: return below(70);
+    case 1: return edges[below(sizeof edges / sizeof *edges)];
+    default: return draw();
+    }
+}
+
+static void random_bytes(void *to, size_t len)
+{
+    size_t i;
+
+    for (i = 0; i < len; i++) ((unsigned char *)to)[i] = (unsigned char)(below(3) ? below(4) : draw());
+}
+
+/* All handles that there ever were, and those of each type that live. */
+enum { DEVICE, PD, MR, CQ, SRQ, PAIR, DEST, DOMAIN, TARGET, TYPES };
+#define MOST 24
+static void *live[TYPES][MOST], *known[4096];
+static size_t lives[TYPES], knows;
+
+static void *handle(int type)
+{
+    if (below(4) && lives[type]) return live[type][below(lives[type])];
+    switch (below(4)) {
+    case 0: return NULL;
+    case 1: return knows ? known[below(knows)] : NULL;
+    case 2: return knows ? (char *)known[below(knows)] + below(64) : NULL;
+    default: return (void *)(uintptr_t)number();
+    }
+}
+
+static void made(int type, void *what)
+{
+    if (lives[type] < MOST) live[type][lives[type]++] = what;
+    known[knows < 4096 ? knows++ : below(4096)] = what;
+}
+
+static void gone(int type, void *what)
+{
+    size_t i;
+
+    for (i = 0; i < lives[type]; i++)
+        if (live[type][i] == what) live[type][i] = live[type][--lives[type]];
+}
+
+static char memory[4096];
+
+static int destroy(int type, void *what)
+{
+    int result;
+
+    switch (type) {
+    case DEVICE: result = qp_device_destroy((qp_device *)what); break;
+    case PD: result = qp_pd_destroy((qp_pd *)what); break;
+    case MR: result = qp_mr_destroy((qp_mr *)what); break;
+    case CQ: result = qp_cq_destroy((qp_cq *)what); break;
+    case SRQ: result = qp_srq_destroy((qp_srq *)what); break;
+    case PAIR: result = qp_pair_destroy((qp_pair *)what); break;
+    case DEST: result = qp_dest_destroy((qp_dest *)what); break;
+    case DOMAIN: result = qp_xrc_domain_destroy((qp_xrc_domain *)what); break;
+    default: result = qp_xrc_target_destroy((qp_xrc_target *)what);
+    }
+    if (!result) gone(type, what);
+    return result;
+}
+
+static int create(int type)
+{
+    qp_pair_attr attr;
+    qp_endpoint there;
+    void *what = NULL;
+    int result;
+
+    if (lives[type] == MOST) return 0;
+    switch (type) {
+    case DEVICE: result = lives[DEVICE] < 3 ? qp_soft_open(NULL, (qp_device **)&what) : 0; break;
+    case PD: result = qp_pd_create((qp_device *)handle(DEVICE), (qp_pd **)&what); break;
+    case MR:
+        if (below(2))
+            result = qp_mr_create((qp_pd *)handle(PD), below(8) ? below(9000) : (size_t)number() & 0xffffff, (int)below(0x400), (qp_mr **)&what);
+        else
+            result = qp_mr_register((qp_pd *)handle(PD), memory, sizeof memory, (int)below(16), (qp_mr **)&what);
+        break;
+    case CQ: result = qp_cq_create((qp_device *)handle(DEVICE), (uint32_t)number(), (int)below(2), (qp_cq **)&what); break;
+    case SRQ:
+        if (below(2))
+            result = qp_srq_create((qp_pd *)handle(PD), (uint32_t)number(), (uint32_t)below(8), (qp_srq **)&what);
+        else
+            result = qp_srq_create_xrc((qp_pd *)handle(PD), (qp_xrc_domain *)handle(DOMAIN), (qp_cq *)handle(CQ), (uint32_t)number(), 1, (qp_srq **)&what);
+        break;
+    case PAIR:
+        memset(&attr, 0, sizeof attr);
+        if (!below(4)) random_bytes(&attr, sizeof attr);
+        attr.transport = (uint32_t)below(11);
+        if (below(2)) attr.send_depth = (uint32_t)below(40);
+        attr.send_batch = (uint32_t)below(5);
+        attr.send_cq = (qp_cq *)handle(CQ);
+        attr.recv_cq = below(2) ? NULL : (qp_cq *)handle(CQ);
+        attr.srq = below(3) ? NULL : (qp_srq *)handle(SRQ);
+        result = qp_pair_create((qp_pd *)handle(PD), &attr, (qp_pair **)&what);
+        break;
+    case DEST:
+        random_bytes(&there, sizeof there);
+        if (below(2))
+            result = qp_dest_create((qp_pair *)handle(PAIR), &there, (qp_dest **)&what);
+        else
+            result = qp_dest_group((qp_pair *)handle(PAIR), below(2) ? "239.9.9.9" : "ff0e::1%", (uint16_t)draw(), (qp_dest **)&what);
+        break;
+    case DOMAIN: result = qp_xrc_domain_open((qp_device *)handle(DEVICE), NULL, (int)draw(), (qp_xrc_domain **)&what); break;
+    default: result = qp_xrc_target_create((qp_xrc_domain *)handle(DOMAIN), (qp_xrc_target **)&what);
+    }
+    if (!result && what) made(type, what);
+    return result;
+}
+
+/* Calls that make and destroy nothing. */
+static int use(void)
+{
+    static qp_endpoint told[4];
+    qp_endpoint *one = &told[below(4)], *two = &told[below(4)];
+    qp_completion done[8];
+    qp_send sends[4];
+    qp_recv recv;
+    qp_range ranges[3];
+    qp_account account;
+    qp_timing timing;
+    qp_path path;
+    qp_region region;
+    qp_needs needs;
+    char text[300];
+    size_t n, i;
+    uint32_t u;
+    int v;
+
+    random_bytes(sends, sizeof sends);
+    random_bytes(&recv, sizeof recv);
+    random_bytes(&timing, sizeof timing);
+    random_bytes(&path, sizeof path);
+    for (i = 0; i < 4; i++) {
+        sends[i].op = (uint32_t)below(12);
+        if (below(4)) sends[i].flags = below(2) ? 0 : QP_UNSIGNALED;
+        sends[i].mr = below(4) ? (qp_mr *)handle(MR) : NULL;
+        sends[i].offset = (size_t)(below(4) ? below(4096) : number());
+        sends[i].len = (size_t)(sends[i].mr ? (below(4) ? below(200) : number()) : 0);
+        sends[i].to = (qp_dest *)handle(DEST);
+        if (below(2) && !qp_mr_region((qp_mr *)handle(MR), &region)) sends[i].remote = region;
+    }
+    recv.mr = below(4) ? (qp_mr *)handle(MR) : NULL;
+    recv.offset = (size_t)number();
+    recv.len = (size_t)(recv.mr ? number() : 0);
+    for (i = 0; i < 3; i++) ranges[i].mr = (qp_mr *)handle(MR), ranges[i].offset = (size_t)below(64), ranges[i].len = (size_t)below(64);
+    switch (below(36)) {
+    case 0: return qp_post_send((qp_pair *)handle(PAIR), sends);
+    case 1: return qp_post_sends((qp_pair *)handle(PAIR), sends, (size_t)below(5), &n);
+    case 2: return qp_post_send_ranges((qp_pair *)handle(PAIR), sends, ranges, (size_t)below(4));
+    case 3: return qp_post_inline((qp_pair *)handle(PAIR), sends, (const uint8_t *)memory, (size_t)below(300));
+    case 4: return qp_post_recv((qp_pair *)handle(PAIR), &recv);
+    case 5: return qp_post_recv_ranges((qp_pair *)handle(PAIR), &recv, ranges, (size_t)below(4));
+    case 6: return qp_post_srq_recv((qp_srq *)handle(SRQ), &recv);
+    case 7:
+    case 8: return qp_poll((qp_cq *)handle(CQ), done, (size_t)below(9), &n);
+    case 9: return qp_wait((qp_cq *)handle(CQ), (int64_t)below(2), done, (size_t)below(9), &n);
+    case 10: return qp_cq_explain((qp_cq *)handle(CQ), text, (size_t)below(sizeof text), &n);
+    case 11: return qp_cq_arm((qp_cq *)handle(CQ), &v);
+    case 12: return qp_cq_take_events((qp_cq *)handle(CQ));
+    case 13: return qp_pair_endpoint((qp_pair *)handle(PAIR), (qp_device *)handle(DEVICE), (int)below(3), (int)below(3) - 1, below(3) ? NULL : &path, one);
+    case 14: return qp_pair_init((qp_pair *)handle(PAIR));
+    case 15: return qp_pair_connect_begin((qp_pair *)handle(PAIR), two, below(3) ? NULL : &timing);
+    case 16: return qp_pair_connect_finish((qp_pair *)handle(PAIR), below(3) ? NULL : &timing);
+    case 17: return qp_pair_activate((qp_pair *)handle(PAIR), (qp_device *)handle(DEVICE), (int)below(3), -1, (uint32_t)draw(), NULL, below(2) ? NULL : one);
+    case 18: return qp_pair_reset((qp_pair *)handle(PAIR));
+    case 19: return qp_pair_state((qp_pair *)handle(PAIR), &v);
+    case 20: return qp_pair_query_text((qp_pair *)handle(PAIR), text, (size_t)below(sizeof text), &n);
+    case 21: return qp_pair_account((qp_pair *)handle(PAIR), (int)below(4), &account);
+    case 22: return qp_pair_drain((qp_pair *)handle(PAIR), 20, NULL, NULL, NULL);
+    case 23: return qp_pair_attach((qp_pair *)handle(PAIR), "239.9.9.9", 0);
+    case 24: return qp_pair_detach((qp_pair *)handle(PAIR), "239.9.9.9");
+    case 25: return qp_mr_read((qp_mr *)handle(MR), (size_t)number(), (uint8_t *)text, (size_t)below(sizeof text));
+    case 26: return qp_mr_write((qp_mr *)handle(MR), (size_t)number(), (const uint8_t *)memory, (size_t)below(sizeof memory));
+    case 27: return qp_srq_account((qp_srq *)handle(SRQ), &account);
+    case 28: return qp_srq_arm_limit((qp_srq *)handle(SRQ), (uint32_t)number());
+    case 29: return qp_srq_xrc_number((qp_srq *)handle(SRQ), &u);
+    case 30: return qp_xrc_target_endpoint((qp_xrc_target *)handle(TARGET), (qp_device *)handle(DEVICE), 1, -1, NULL, one);
+    case 31: return qp_xrc_target_connect_begin((qp_xrc_target *)handle(TARGET), two, NULL);
+    case 32: return qp_xrc_target_connect_finish((qp_xrc_target *)handle(TARGET), NULL);
+    case 33: return qp_xrc_target_report_on((qp_xrc_target *)handle(TARGET), (qp_cq *)handle(CQ));
+    case 34: return qp_device_gid((qp_device *)handle(DEVICE), (int)number(), (int)number(), text, (size_t)below(sizeof text), &n);
+    default: return qp_plan((uint32_t)number(), (uint32_t)number(), (int)below(11), (int)below(2), (int)below(2), &needs);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const int order[TYPES] = {DEST, PAIR, TARGET, SRQ, MR, DOMAIN, CQ, PD, DEVICE};
+    uint64_t calls = argc > 1 ? strtoull(argv[1], NULL, 10) : 20000, seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1, i;
+    uint64_t refused = 0;
+    int type;
+
+    state = seed * 0x9e3779b97f4a7c15u + 1;
+    for (type = DEVICE; type < TYPES; type++) create(type);
+    for (i = 0; i < calls; i++) {
+        int result;
+
+        errno = 0;
+        switch (below(12)) {
+        case 0: type = (int)below(TYPES), result = destroy(type, handle(type)); break;
+        case 1:
+        case 2: result = create((int)below(TYPES)); break;
+        default: result = use();
+        }
+        if (result == 0) continue;
+        refused++;
+        if (result < 0 || result != errno || !*qp_last_error() || qp_last_code() == QP_CODE_NONE || qp_last_code() == QP_CODE_INTERNAL) {
+            printf("seed %" PRIu64 ", call %" PRIu64 ": gave %d, errno %d, %s: %s\n", seed, i, result, errno,
+                   qp_code_name((int)qp_last_code()), qp_last_error());
+            return 1;
+        }
+    }
+    for (i = 0; i < TYPES; i++) {
+        while (lives[type = order[i]]) {
+            if (!destroy(type, live[type][0])) continue;
+            printf("seed %" PRIu64 ": at the end: %s\n", seed, qp_last_error());
+            return 1;
+        }
+    }
+    printf("seed %" PRIu64 ": %" PRIu64 " calls, %" PRIu64 " refused, all objects destroyed\n", seed, calls, refused);
+    return 0;
+}
