@@ -332,6 +332,22 @@ impl World {
                     k.rx_frames, k.rx_accepted
                 ));
             }
+            // Frames are ours, and what is damaged is found out before it is read.
+            for never in [
+                Refused::TooShort,
+                Refused::UnknownOpcode,
+                Refused::BadHeader,
+                Refused::WrongTransport,
+                Refused::BadPkey,
+            ] {
+                if k.refused(never) > 0 {
+                    return Err(format!(
+                        "host {number} counts {} in {}",
+                        k.refused(never),
+                        never.name()
+                    ));
+                }
+            }
             self.tally.retransmitted += k.tx_retransmitted;
             self.tally.rnr += k.rx_rnr_naks;
         }

@@ -1,10 +1,10 @@
 //! What the engine reports, against the books.
 
 use rdma_core_sys::rules::Transport;
-use rdma_core_sys::{ibv_event_type, ibv_qp_state, ibv_wc_opcode, ibv_wc_status};
+use rdma_core_sys::{ibv_event_type, ibv_qp_state, ibv_wc_status};
 use rdma_soft::core::{Completion, Event, Queue};
 
-use crate::books::{Op, Opening, Place, Poison, Req};
+use crate::books::{Op, Opening, Poison, Req};
 use crate::memory::{Shape, text};
 use crate::world::{Happening, Owner, Verdict, World};
 
@@ -393,155 +393,6 @@ impl World {
         }
         if req.op == Op::Read && req.fetched.is_some() {
             self.free_remote(conn, end, life, at);
-        }
-        Ok(())
-    }
-
-    /// A receive's completion at an end of a connection.
-    fn received(&mut self, conn: usize, end: usize, wc: &Completion) -> Verdict {
-        let receive = self.take_receive(Place::End(conn, end), wc)?;
-        let way = 1 - end;
-        let c = &self.conns[conn];
-        let life = c.ends[end].life;
-        let (slot, reliable) = (receive.slot, c.reliable());
-        let stream = c.ways[way].streams.get(&life).ok_or("no such life")?;
-        if wc.status != OK {
-            let state = self.end_state(conn, end);
-            let gone = self.areas[slot.0].gone;
-            let reqs = stream.sends.reqs.iter().skip(stream.next);
-            let asked = |poison| reqs.clone().any(|r| r.poison == Some(poison));
-            let fits = match wc.status {
-                FLUSHED => state == Some(ibv_qp_state::IBV_QPS_ERR),
-                ibv_wc_status::IBV_WC_LOC_LEN_ERR => asked(Poison::Oversize),
-                ibv_wc_status::IBV_WC_LOC_PROT_ERR => gone,
-                ibv_wc_status::IBV_WC_REM_INV_REQ_ERR => asked(Poison::Invalidate),
-                _ => false,
-            };
-            self.areas[slot.0].release(slot.1);
-            return if fits {
-                Ok(())
-            } else {
-                Err(format!("no end for a receive (state {state:?}): {wc:?}"))
-            };
-        }
-        let at = match reliable {
-            true => {
-                let next = stream
-                    .sends
-                    .reqs
-                    .iter()
-                    .skip(stream.next)
-                    .position(|r| r.op.is_message());
-                next.map(|skip| stream.next + skip)
-            }
-            false => self.which(stream, slot, &receive.pieces, wc),
-        };
-        let at = at.ok_or_else(|| format!("a message that nobody sent: {wc:?}"))?;
-        let req = stream.sends.reqs[at].clone();
-        if at < stream.next {
-            return Err(format!("late, or twice: {wc:?}, {req:?}"));
-        }
-        let first = if reliable { 0 } else { at };
-        if let Some(bad) = stream.sends.reqs[first..=at]
-            .iter()
-            .find(|r| r.poison.is_some())
-        {
-            return Err(format!(
-                "delivered, although {bad:?} goes before or is it: {wc:?}"
-            ));
-        }
-        let opcode = match req.op {
-            Op::WriteImm => ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM,
-            _ => ibv_wc_opcode::IBV_WC_RECV,
-        };
-        let want = (req.len, req.imm, req.key, opcode);
-        if (wc.byte_len, wc.imm, wc.invalidated, wc.opcode) != want {
-            return Err(format!("not what was sent: {wc:?}, {req:?}"));
-        }
-        if let (Some(id), Queue::Srq(queue)) = (req.srq, wc.queue)
-            && id != queue
-        {
-            return Err(format!(
-                "to another SRQ than the request names: {wc:?}, {req:?}"
-            ));
-        }
-        let bytes = if req.op == Op::WriteImm {
-            vec![]
-        } else {
-            text(req.id, req.len as usize)
-        };
-        let area = &mut self.areas[slot.0];
-        if !area.gone {
-            if !reliable {
-                // A message that was dropped half-way may have been here.
-                area.soil(slot.1);
-            }
-            let done = area.check(slot.1, &receive.pieces, &bytes, Shape::Whole);
-            done.map_err(|e| format!("not the bytes that were sent: {e}: {req:?}"))?;
-        }
-        area.release(slot.1);
-        self.delivered(conn, way, life, at)?;
-        if self
-            .rng
-            .chance(if self.healing { 1.0 } else { self.knobs.feeds })
-        {
-            self.feed(receive.place, 2)?;
-        }
-        Ok(())
-    }
-
-    /// Which message of UC this is.
-    fn which(
-        &self,
-        stream: &crate::books::Stream,
-        slot: (usize, usize),
-        pieces: &[(u64, u32)],
-        wc: &Completion,
-    ) -> Option<usize> {
-        let reqs = &stream.sends.reqs;
-        if wc.imm.is_some() {
-            return reqs.iter().position(|r| r.imm == wc.imm);
-        }
-        let head: Vec<u8> = self.areas[slot.0]
-            .pieces(slot.1, pieces)
-            .into_iter()
-            .take(8)
-            .collect();
-        let id = u64::from_ne_bytes(head.try_into().ok()?);
-        reqs.iter().position(|r| r.id == id)
-    }
-
-    /// A message was delivered: on a reliable connection every WRITE before it is there; on UC nothing
-    /// before it can come any more.
-    fn delivered(&mut self, conn: usize, way: usize, life: u32, at: usize) -> Verdict {
-        let reliable = self.conns[conn].reliable();
-        self.tally.delivered += 1;
-        let stream = &self.conns[conn].ways[way].streams[&life];
-        let from = stream.next;
-        for i in from..=at {
-            let req = self.conns[conn].ways[way].streams[&life].sends.reqs[i].clone();
-            if req.op.is_write() && !req.seen && req.poison.is_none() {
-                let whole = reliable || i == at;
-                let shape = if whole {
-                    Shape::Whole
-                } else {
-                    Shape::Part(self.knobs.mtu)
-                };
-                self.check_write(&req, shape)
-                    .map_err(|e| format!("at a message behind it: {e}"))?;
-            }
-            if !reliable && req.op.is_write() {
-                self.free_remote(conn, way, life, i);
-            }
-            if let (Op::SendInv, Some(w)) = (req.op, &mut self.conns[conn].ways[way].window)
-                && Some(w.rkey) == req.key
-            {
-                w.opening = Opening::Closed;
-            }
-            if let Some(stream) = self.conns[conn].ways[way].streams.get_mut(&life) {
-                stream.sends.reqs[i].seen = true;
-                stream.next = i + 1;
-            }
         }
         Ok(())
     }

@@ -19,8 +19,10 @@ mod books;
 mod build;
 mod datagrams;
 mod drive;
+mod feed;
 mod finish;
 mod host;
+mod inbox;
 mod judge;
 mod knobs;
 mod life;
@@ -31,6 +33,7 @@ mod shrink;
 mod tally;
 mod traffic;
 mod trouble;
+mod window;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

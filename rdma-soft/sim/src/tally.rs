@@ -119,6 +119,13 @@ impl Histogram {
     }
 }
 
+impl Histogram {
+    /// Median of work requests and of packets per seed.
+    pub fn medians(&self) -> (u64, u64) {
+        (median(&self.wrs), median(&self.packets))
+    }
+}
+
 fn median(of: &[u64]) -> u64 {
     let mut sorted = of.to_vec();
     sorted.sort_unstable();
@@ -151,12 +158,11 @@ impl fmt::Display for Histogram {
         for (name, n) in names.iter().zip(self.with) {
             writeln!(f, "seeds with {name}: {:.1} %", percent(n))?;
         }
+        let (wrs, packets) = self.medians();
         writeln!(
             f,
             "median WRs {}, packets {} per seed; {} messages delivered",
-            median(&self.wrs),
-            median(&self.packets),
-            self.delivered
+            wrs, packets, self.delivered
         )
     }
 }

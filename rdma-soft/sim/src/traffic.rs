@@ -1,13 +1,10 @@
-//! Random verbs programs: send requests of connections, receives, memory windows.
+//! Random verbs programs: send requests of connections.
 
 use rdma_core_sys::rules::{Transport, allowed_posts};
-use rdma_core_sys::{ibv_access_flags, ibv_mw_type, ibv_qp_state};
 use rdma_soft::core::rng::Rng;
-use rdma_soft::core::{
-    Data, InlineData, RecvWqe, Remote, SendOp, SendWqe, Sge, SgeList, WindowBind,
-};
+use rdma_soft::core::{Data, InlineData, Remote, SendOp, SendWqe, Sge, SgeList};
 
-use crate::books::{Atomic, Op, Opening, Place, Poison, Receive, Req, WORDS, Window};
+use crate::books::{Atomic, Op, Opening, Poison, Req, WORDS};
 use crate::build::{TOO_LONG, word_at};
 use crate::host::Post;
 use crate::memory::{cut, text};
@@ -24,104 +21,6 @@ pub fn list(sges: &[Sge]) -> SgeList {
 }
 
 impl World {
-    /// Posts up to `count` receives, as many as there is memory for; none where the state takes none.
-    ///
-    /// # Errors
-    /// Memory that was touched while it was in no use.
-    pub fn feed(&mut self, place: Place, count: usize) -> Verdict {
-        for _ in 0..count {
-            let (host, inbox, waiting) = match place {
-                Place::End(conn, end) => {
-                    let e = &self.conns[conn].ends[end];
-                    let (Some(inbox), Some(state)) = (e.inbox, self.end_state(conn, end)) else {
-                        return Ok(());
-                    };
-                    // What is posted in ERR would be flushed at once: that is done on purpose elsewhere.
-                    let open =
-                        state != ibv_qp_state::IBV_QPS_RESET && state != ibv_qp_state::IBV_QPS_ERR;
-                    if !open || e.life != self.conns[conn].life {
-                        return Ok(());
-                    }
-                    (e.host, inbox, e.queue.len())
-                }
-                Place::Gram(g) => {
-                    let gram = &self.grams[g];
-                    let state = self.state(gram.host, gram.qp);
-                    let Some(inbox) = gram
-                        .inbox
-                        .filter(|_| state == Some(ibv_qp_state::IBV_QPS_RTS))
-                    else {
-                        return Ok(());
-                    };
-                    (gram.host, inbox, gram.queue.len())
-                }
-                Place::Srq(s) => {
-                    let srq = &self.srqs[s];
-                    if srq.dead || srq.failed {
-                        return Ok(());
-                    }
-                    (srq.host, srq.inbox, srq.waiting)
-                }
-            };
-            if waiting >= self.knobs.receives || self.areas[inbox].gone {
-                return Ok(());
-            }
-            let draw = self.rng.next_u64();
-            let Some(slot) = self.areas[inbox].take(draw)? else {
-                return Ok(());
-            };
-            self.post_receive(place, host, (inbox, slot));
-        }
-        Ok(())
-    }
-
-    fn post_receive(&mut self, place: Place, host: usize, slot: (usize, usize)) {
-        let room = self.room();
-        let pieces = cut(&mut self.rng, room, self.knobs.sges);
-        let id = 1 << 63 | self.next_receive;
-        self.next_receive += 1;
-        self.tally.wrs += 1;
-        let sges = list(&self.areas[slot.0].sges(slot.1, &pieces));
-        let wqe = |seq| RecvWqe {
-            wr_id: id,
-            seq,
-            sges,
-        };
-        let post = match place {
-            Place::End(conn, end) => {
-                let e = &mut self.conns[conn].ends[end];
-                let Some(qp) = e.qp else { return };
-                e.queue.push_back(id);
-                e.posted[1] += 1;
-                Post::Recv(qp, wqe(e.posted[1] - 1))
-            }
-            Place::Gram(g) => {
-                let gram = &mut self.grams[g];
-                let Some(qp) = gram.qp else { return };
-                gram.queue.push_back(id);
-                gram.posted[1] += 1;
-                Post::Recv(qp, wqe(gram.posted[1] - 1))
-            }
-            Place::Srq(s) => {
-                let srq = &mut self.srqs[s];
-                srq.waiting += 1;
-                srq.posted += 1;
-                Post::Srq(srq.id, wqe(srq.posted - 1))
-            }
-        };
-        self.receives.insert(
-            id,
-            Receive {
-                place,
-                slot,
-                pieces,
-            },
-        );
-        self.tell(|| format!("host {host}: receive {id:#x} in {place:?}"));
-        self.hosts[host].posts.push_back(post);
-        self.wake(host);
-    }
-
     /// Draws a connection's direction, and posts some requests.
     ///
     /// # Errors
@@ -136,7 +35,7 @@ impl World {
     }
 
     /// Room for one more request: the life of the sender, if there is.
-    fn may_send(&self, conn: usize, way: usize) -> Option<u32> {
+    pub fn may_send(&self, conn: usize, way: usize) -> Option<u32> {
         let c = &self.conns[conn];
         let state = self.end_state(conn, way)?;
         let allowed = allowed_posts(c.transport(way), state)?.post_send;
@@ -173,7 +72,7 @@ impl World {
     }
 
     /// A request as far as its operation says.
-    fn draft(
+    pub fn draft(
         &mut self,
         rng: &mut Rng,
         conn: usize,
@@ -508,7 +407,7 @@ impl World {
         Some((slot, at, r.id))
     }
 
-    fn post(&mut self, conn: usize, way: usize, life: u32, req: Req, wqe: SendWqe) {
+    pub fn post(&mut self, conn: usize, way: usize, life: u32, req: Req, wqe: SendWqe) {
         let e = &mut self.conns[conn].ends[way];
         let (host, Some(qp)) = (e.host, e.qp) else {
             return;
@@ -534,94 +433,5 @@ impl World {
             .posts
             .push_back(Post::Send(qp, Box::new(wqe)));
         self.wake(host);
-    }
-
-    /// The owner of a target opens a window on it, or ends it.
-    ///
-    /// # Errors
-    /// What the engine refused.
-    pub fn window(&mut self, rng: &mut Rng) -> Verdict {
-        let conn = rng.below(self.conns.len() as u64) as usize;
-        let way = rng.below(2) as usize;
-        let c = &self.conns[conn];
-        if c.kind.transport != Transport::Rc || c.life != c.ends[way].life {
-            return Ok(());
-        }
-        // The owner is at the other end, and asks by its own send queue.
-        let owner = 1 - way;
-        let host = c.ends[owner].host;
-        let target = c.ways[way].target;
-        let Some(life) = self
-            .may_send(conn, owner)
-            .filter(|_| !self.areas[target].gone)
-        else {
-            return Ok(());
-        };
-        let window = self.conns[conn].ways[way].window;
-        let pd = self.hosts[host].pd;
-        let engine = self.hosts[host].engine.as_mut().ok_or("a dead host")?;
-        let (op, wr, key) = match window {
-            Some(w) if w.life == life && w.opening == Opening::Changing => return Ok(()),
-            Some(w) if w.life == life && w.opening == Opening::Open => {
-                // Nobody must be using it.
-                let stream = self.conns[conn].ways[way].streams.get(&life);
-                if stream.is_none_or(|s| s.sends.open() > 0) {
-                    return Ok(());
-                }
-                (
-                    Op::LocalInv,
-                    SendOp::LocalInvalidate { rkey: w.rkey },
-                    w.rkey,
-                )
-            }
-            other => {
-                if let Some(old) = other.filter(|w| w.life != life) {
-                    engine.dealloc_mw(old.rkey).map_err(|e| e.to_string())?;
-                }
-                let at = match other.filter(|w| w.life == life) {
-                    Some(closed) => closed.rkey,
-                    None => engine
-                        .alloc_mw(pd, ibv_mw_type::IBV_MW_TYPE_2)
-                        .map_err(|e| e.to_string())?,
-                };
-                let rkey = at & !0xff | at.wrapping_add(1) & 0xff;
-                let (addr, len) = self.areas[target].range();
-                let lkey = Some(self.areas[target].keys.lkey);
-                let access = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
-                    | ibv_access_flags::IBV_ACCESS_REMOTE_READ;
-                let bind = WindowBind {
-                    window: at,
-                    rkey,
-                    lkey,
-                    addr,
-                    len,
-                    access,
-                };
-                (Op::Bind, SendOp::BindWindow(bind), rkey)
-            }
-        };
-        self.conns[conn].ways[way].window = Some(Window {
-            rkey: key,
-            opening: Opening::Changing,
-            life,
-        });
-        let Some(mut req) = self.draft(rng, conn, owner, life, op)? else {
-            return Ok(());
-        };
-        (req.len, req.poison, req.key, req.signaled) = (0, None, Some(key), true);
-        let posted = &mut self.conns[conn].ends[owner].posted[0];
-        *posted += 1;
-        let wqe = SendWqe {
-            wr_id: req.id,
-            seq: *posted - 1,
-            op: wr,
-            data: Data::Sges(SgeList::new()),
-            signaled: true,
-            solicited: false,
-            fence: true,
-            xrc_srq: 0,
-        };
-        self.post(conn, owner, life, req, wqe);
-        Ok(())
     }
 }
