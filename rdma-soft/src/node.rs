@@ -297,8 +297,8 @@ impl Node {
         if let Some(next) = next {
             self.sleeper.wake_before(next);
         }
-        for notice in notices {
-            notice.deliver();
+        if !notices.is_empty() {
+            notices.into_iter().for_each(Notice::deliver);
         }
     }
 

@@ -525,6 +525,12 @@ impl Engine {
                 self.ready.pop_front();
                 continue;
             };
+            if !qp.may_send() {
+                (qp.ready, qp.burst) = (false, 0);
+                self.ready.pop_front();
+                self.arm(qp_num);
+                continue;
+            }
             if let Some(path) = qp.next_path()
                 && !room(path.src, path.dst)
             {

@@ -270,14 +270,16 @@ impl QpPath {
 }
 
 impl Qp {
-    /// Which way the next packet would go; `None` if there is certainly none.
+    /// False if there is certainly nothing to send, nor to be done in the node.
+    pub fn may_send(&self) -> bool {
+        self.rq.answers() || self.sq.next().is_some()
+    }
+
+    /// Which way the next packet goes, if there is one.
     pub fn next_path(&self) -> Option<&QpPath> {
-        match &self.path {
-            Some(path) => (self.rq.answers() || self.sq.next().is_some()).then_some(path),
-            None => match &self.sq.next()?.wqe.op {
-                SendOp::Datagram { ah, .. } => Some(&ah.path),
-                _ => None,
-            },
+        match (&self.path, self.sq.next().map(|e| &e.wqe.op)) {
+            (None, Some(SendOp::Datagram { ah, .. })) => Some(&ah.path),
+            (path, _) => path.as_ref(),
         }
     }
 

@@ -272,10 +272,12 @@ impl Driver {
         let faults = self.faults.as_ref().and_then(FaultLayer::next_timeout);
         let full = self.waiting.front().map(|_| now + FULL_SOCKET);
         let shm = self.shm.as_ref().and_then(|shm| shm.next_timeout());
-        [self.engine.next_timeout(), faults, full, shm]
-            .into_iter()
-            .flatten()
-            .min()
+        let earlier = |a: Option<Instant>, b: Option<Instant>| match (a, b) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (one, None) | (None, one) => one,
+        };
+        let link = earlier(earlier(faults, full), shm);
+        earlier(self.engine.next_timeout(), link)
     }
 
     /// Gives all new requests to the engine.
@@ -318,16 +320,24 @@ impl Driver {
         self.flush_capture();
         let more_rx = budget.rx > 0 && received >= budget.rx;
         let more_tx = sent == budget.tx && self.waiting.is_empty();
+        let more_shm = (self.shm.as_mut()).is_some_and(|shm| !shm.stay_asleep());
         Turn {
             received,
             sent,
-            more: more_rx || more_tx,
+            more: more_rx || more_tx || more_shm,
         }
     }
 
     /// The thread is about to sleep: others are to wake it. False if something has come already.
     pub(super) fn sleep(&mut self) -> bool {
         self.shm.as_mut().is_none_or(|shm| shm.sleep())
+    }
+
+    /// The thread is awake, or leaves the work to pollers: nobody needs to wake it.
+    pub(super) fn awake(&mut self) {
+        if let Some(shm) = &mut self.shm {
+            shm.awake();
+        }
     }
 
     /// The link of a port is up.

@@ -51,10 +51,14 @@ impl Objects {
     ///
     /// Before every packet that comes in, too: who posted a receive and then let the peer know must
     /// not be told that there was none.
+    #[inline]
     pub(super) fn take_posts(&mut self, engine: &mut Engine) {
-        if !self.posts.pending() {
-            return;
+        if self.posts.pending() {
+            self.take_pending(engine);
         }
+    }
+
+    fn take_pending(&mut self, engine: &mut Engine) {
         let mut taken = std::mem::take(&mut self.taken);
         self.posts.take(&mut taken);
         for poster in taken.drain(..) {

@@ -155,8 +155,14 @@ fn run(node: &Node, waiters: &[Arc<OwnedFd>]) {
     // Datagrams that nobody waits for an answer to were handled since the thread last slept.
     let mut stream = false;
     let (mut nap, mut napped, mut eager, mut idle) = (FIRST_NAP, false, 0u32, 0u32);
+    // Others were asked to ring the bell, and still do.
+    let mut asked = false;
     while !sleeper.stop.load(Ordering::SeqCst) {
         if eager == 0 && has_lease(node) && has_pollers(node) {
+            if asked && let Some(mut driver) = node.try_driver() {
+                driver.awake();
+                asked = false;
+            }
             sleeper.napping.store(true, Ordering::SeqCst);
             // Who ends the polling clears the lease first and then looks whether this naps.
             if has_lease(node) {
@@ -190,6 +196,7 @@ fn run(node: &Node, waiters: &[Arc<OwnedFd>]) {
         let next = driver.next_timeout(now);
         // Whoever sends through shared memory is asked to ring the bell, unless something is there already.
         let more = turn.more || (!stream && !driver.sleep());
+        asked = !stream;
         if !more {
             // Set under the lock, so that whoever drives next sees it.
             let until = next.map_or(u64::MAX, Instant::as_nanos);

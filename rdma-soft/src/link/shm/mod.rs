@@ -8,8 +8,8 @@
 //! # Why nothing is lost or overtaken
 //!
 //! - *A ring that is full* makes the Queue Pairs that send there wait; nobody else.
-//! - *From nothing to the ring.* Packets to an address of which nothing is known wait until it has answered, for half
-//!   a second at most. Where nobody listens, the system says so at once.
+//! - *From nothing to the ring.* Packets to an address of which nothing is known wait until it has answered, for two
+//!   seconds at most. Where nobody listens, the system says so at once.
 //! - *From the ring to UDP*: when the receiver is gone or takes nothing for a second, or the node gets faults. What
 //!   lies in the ring stays there, and a receiver takes all of it before it looks at a datagram of the same
 //!   sender ([`ShmLink::receive_from`]).
@@ -104,8 +104,10 @@ pub(crate) struct ShmLink {
     /// Where the last packet went.
     last: usize,
     next_id: u64,
-    /// Others were asked to ring the bell.
+    /// Others were asked to ring the bell: the node's thread sleeps.
     asleep: bool,
+    /// Not all of them: since then somebody else has heard a bell, or has to wait.
+    unasked: bool,
     /// Queue Pairs wait.
     waits: bool,
     /// A receiver has not answered yet.
@@ -127,7 +129,7 @@ pub(crate) struct ShmCounters {
 /// How many messages of one connection are heard before the others have their turn.
 const MESSAGES: u32 = 64;
 
-/// What is written is shown to the receiver at the latest when it is so much.
+/// What is written is shown to the receiver at the latest when it is so much, or at the end of a turn.
 const PUBLISHED: u64 = 16 << 10;
 
 impl ShmLink {
@@ -151,6 +153,7 @@ impl ShmLink {
             last: 0,
             next_id: 0,
             asleep: false,
+            unasked: false,
             waits: false,
             opening: false,
             written: false,
@@ -204,7 +207,7 @@ impl ShmLink {
                 Route::Udp
             }
             Next::Wait => {
-                self.waits = true;
+                (self.waits, self.unasked) = (true, true);
                 Route::Wait
             }
             Next::Open => match self.open(src, dst) {
@@ -226,7 +229,7 @@ impl ShmLink {
     fn open(&mut self, src: IpAddr, dst: IpAddr) -> Result<(Connection, Sender), Errno> {
         let socket = socket::connect(dst)?;
         let (sender, file) = Sender::create()?;
-        socket::say_hello(&socket, &Hello { src, dst }, file.as_fd())?;
+        socket::say(&socket, &Hello { src, dst }.emit(), file.as_fd())?;
         Ok((self.connection(socket)?, sender))
     }
 
@@ -249,15 +252,17 @@ impl ShmLink {
         else {
             return;
         };
+        // The first one at once, for the receiver may be waiting for it.
+        let first = !self.written;
+        self.written = true;
         sender.push(slot, ip);
-        if sender.unpublished() < PUBLISHED {
-            self.written = true;
-        } else if sender.publish() {
+        if (first || sender.unpublished() >= PUBLISHED) && sender.publish() {
             socket::ring_the_bell(&connection.socket);
         }
     }
 
     /// Shows the receivers what was written.
+    #[inline]
     pub(crate) fn flush(&mut self) {
         if !std::mem::take(&mut self.written) {
             return;
@@ -270,6 +275,7 @@ impl ShmLink {
     }
 
     /// Packets that were to wait may have a way now.
+    #[inline]
     pub(crate) fn relieved(&mut self, now: Instant) -> bool {
         if !self.waits {
             return false;
@@ -283,6 +289,7 @@ impl ShmLink {
     }
 
     /// When [`relieved`](ShmLink::relieved) is to be asked at the latest.
+    #[inline]
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         if !self.waits {
             return None;
@@ -358,10 +365,11 @@ impl ShmLink {
             return false;
         };
         let mut fresh = false;
+        self.unasked |= !events.is_empty();
         for event in events.iter() {
             let id = event.data.u64();
             if let Some(at) = self.listeners.iter().position(|l| l.0.id == id) {
-                self.accept(at);
+                fresh |= self.accept(at);
             } else if let Some(at) = self.incoming.iter().position(|i| i.connection.id == id) {
                 fresh |= self.hear_sender(at);
             } else {
@@ -372,25 +380,28 @@ impl ShmLink {
         fresh
     }
 
-    /// Accepts who has connected.
-    fn accept(&mut self, at: usize) {
+    /// Accepts who has connected; true if it said hello, too.
+    fn accept(&mut self, at: usize) -> bool {
         let (listener, local) = &self.listeners[at];
         let local = *local;
         match socket::accept(&listener.socket) {
             Ok(socket) if self.incoming.len() < ShmLink::MOST => {
-                if let Ok(connection) = self.connection(socket) {
-                    self.incoming.push(Incoming {
-                        connection,
-                        local,
-                        ring: None,
-                        over: false,
-                    });
-                }
+                let Ok(connection) = self.connection(socket) else {
+                    return false;
+                };
+                self.incoming.push(Incoming {
+                    connection,
+                    local,
+                    ring: None,
+                    over: false,
+                });
+                return self.hear_sender(self.incoming.len() - 1);
             }
             Ok(_) | Err(Errno::PERM | Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
             // There are no descriptors, and whoever waits would be told so without end.
             Err(_) => drop(self.listeners.remove(at)),
         }
+        false
     }
 
     /// Hears one who sends to this node; true if that was its hello.
@@ -471,7 +482,7 @@ impl ShmLink {
     /// Asks for the bell for whatever comes, or gets room. False if something has come already: then nobody
     /// must sleep.
     pub(crate) fn sleep(&mut self) -> bool {
-        self.asleep = true;
+        (self.asleep, self.unasked) = (true, false);
         let mut quiet = true;
         for (_, ring) in self.incoming.iter_mut().filter_map(|i| i.ring.as_mut()) {
             quiet &= ring.sleep();
@@ -484,7 +495,15 @@ impl ShmLink {
         quiet
     }
 
+    /// For whoever drives the node while its thread may be asleep, and goes away: what the thread asked for
+    /// holds for all that has happened since. False if it must be woken.
+    #[inline]
+    pub(crate) fn stay_asleep(&mut self) -> bool {
+        !(self.asleep && self.unasked) || self.sleep()
+    }
+
     /// Nobody sleeps any more.
+    #[inline]
     pub(crate) fn awake(&mut self) {
         if !std::mem::take(&mut self.asleep) {
             return;
@@ -553,3 +572,6 @@ fn receive(
     }
     count
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,8 +7,8 @@ use super::Connection;
 use super::ring::Sender;
 use crate::core::time::Instant;
 
-/// How long a receiver may take to answer.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long a receiver may take to answer; on a busy machine its thread may have to wait for a processor.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// For so long nothing went to an address by UDP before shared memory is tried: what was sent has arrived.
 const QUIET: Duration = Duration::from_secs(1);

@@ -194,6 +194,7 @@ impl Record {
     ///
     /// # Errors
     /// [`IngressError`].
+    #[inline]
     pub(crate) fn parse(&self) -> Result<(Packet, usize), IngressError> {
         let len = self.headers + self.body;
         if self.headers < Bth::LEN {

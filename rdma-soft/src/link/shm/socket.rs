@@ -18,7 +18,7 @@ use rustix::net::{
 
 use super::ring;
 
-const MAGIC: [u8; 8] = *b"rdmasoft";
+pub(super) const MAGIC: [u8; 8] = *b"rdmasoft";
 /// Of this protocol: who speaks another one is spoken to by UDP.
 const VERSION: u32 = 1;
 /// What a sender makes use of and its receiver must know: nothing yet.
@@ -124,18 +124,14 @@ fn of_own_user(socket: &OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// Says hello, with the file of the ring.
-pub(super) fn say_hello(
-    socket: &OwnedFd,
-    hello: &Hello,
-    file: BorrowedFd<'_>,
-) -> Result<(), Errno> {
+/// Says something, such as [`Hello`], with the file of the ring.
+pub(super) fn say(socket: &OwnedFd, bytes: &[u8], file: BorrowedFd<'_>) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let files = [file];
     control.push(SendAncillaryMessage::ScmRights(&files));
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    rustix::net::sendmsg(socket, &[IoSlice::new(&hello.emit())], &mut control, flags)?;
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)?;
     Ok(())
 }
 

@@ -366,12 +366,13 @@ impl Driver {
 
     /// Sends the datagrams that are made, or keeps them until the socket has room.
     fn flush(&mut self) {
+        if self.run.is_empty() {
+            return;
+        }
         let mut run = std::mem::take(&mut self.run);
         // None overtakes those that wait.
         if self.waiting.is_empty() && self.send_run(&mut run) {
             run.clear();
-            self.run = run;
-        } else if run.is_empty() {
             self.run = run;
         } else {
             self.waiting.push_back(run);

@@ -62,6 +62,8 @@ fn data(len: usize, seed: u32) -> Vec<u8> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
     /// What is put in comes out, in order, once, whatever the lengths and whoever is faster.
     #[test]
     fn packets_come_out_as_they_went_in(
