@@ -51,7 +51,8 @@ impl Mesh {
             (Some(op), Some(buffer)) if fate == Fate::NotDone && !is_root && self.is_living(to) => {
                 self.lanes[at].again.push(Waiting { op, to, buffer });
             }
-            (Some(op), _) => {
+            (Some(op), buffer) => {
+                self.held -= u32::from(buffer.is_some());
                 let failure = Some(failure);
                 let result = Err(NotDone { failure, fate });
                 self.events.push_back(Event::Done { op, to, result });
@@ -114,6 +115,7 @@ impl Mesh {
                 continue;
             }
             let Waiting { op, to, .. } = message;
+            self.held -= 1;
             let (failure, fate) = (None, Fate::NotDone);
             let result = Err(NotDone { failure, fate });
             self.events.push_back(Event::Done { op, to, result });

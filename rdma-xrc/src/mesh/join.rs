@@ -168,6 +168,7 @@ impl Joining {
             mail: self.mail,
             inbox: self.inbox,
             outgoing: self.outgoing,
+            held: 0,
             cq: self.cq,
             pd: self.pd,
             peers,

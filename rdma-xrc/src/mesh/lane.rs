@@ -164,6 +164,11 @@ impl Lane {
         }
     }
 
+    /// Requests that wait or are under way.
+    pub(super) fn load(&self) -> usize {
+        self.backlog.len() + self.again.len() + self.under_way.len()
+    }
+
     /// The end, if it carries requests and has room for one more.
     pub(super) fn open(&mut self, depth: u32) -> Option<&mut Sender> {
         let room = self.under_way.len() < depth as usize;

@@ -103,10 +103,7 @@ impl Mesh {
     /// Does what is due for leaving.
     pub(super) fn go_on_leaving(&mut self, now: Instant) -> Result<(), MeshError> {
         if matches!(self.departure, Departure::Finishing) {
-            let is_sending = self.lanes.iter().any(|lane| {
-                let waiting = lane.backlog.len() + lane.again.len();
-                waiting + lane.under_way.len() > 0
-            });
+            let is_sending = self.lanes.iter().any(|lane| lane.load() > 0);
             // Its targets live on if the others of the node have them open.
             let is_read = self.targets.as_ref().is_none_or(Targets::is_read);
             if is_sending || !is_read {

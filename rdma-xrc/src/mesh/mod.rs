@@ -216,6 +216,8 @@ pub struct Mesh {
     mail: Mail,
     inbox: Inbox,
     outgoing: BufferPool,
+    /// Buffers of it that messages have.
+    held: u32,
     cq: Cq,
     pd: Pd,
     peers: Vec<Peer>,

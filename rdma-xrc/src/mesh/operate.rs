@@ -33,8 +33,8 @@ impl Mesh {
     /// it. [`Event::Done`](super::Event::Done) tells when the process has it in its memory.
     ///
     /// # Errors
-    /// There is no such process, or it has failed or left; the message is too long for a receive; or all buffers for messages
-    /// are under way: then poll, and try again.
+    /// There is no such process, or it has failed or left; the message is too long for a receive; or there is no buffer for it:
+    /// then poll, and try again. A way that is stalled takes no more buffers than twice as many as it leaves for the others.
     pub fn send(&mut self, to: Rank, bytes: &[u8]) -> Result<OpId, SendError> {
         self.check(to)?;
         let max = self.peers[to.index()].card.max_message;
@@ -43,10 +43,15 @@ impl Mesh {
             let len = bytes.len();
             return Err(SendError::TooLong { len, max, to });
         }
+        let at = self.lane_to(to);
+        if self.lanes[at].load() > 2 * (self.options.send_buffers - self.held) as usize {
+            return Err(SendError::Busy);
+        }
         let mut buffer = self.outgoing.take().ok_or(SendError::Busy)?;
+        self.held += 1;
         buffer.set_len(bytes.len());
         buffer.copy_from_slice(bytes);
-        let (op, at) = (self.op(), self.lane_to(to));
+        let op = self.op();
         self.lanes[at].backlog.push_back(Waiting { op, to, buffer });
         self.flush(at)?;
         self.want(at);
@@ -73,8 +78,9 @@ impl Mesh {
                 }
                 Err(refused) => refused,
             };
-            if let Some(buffer) = refused.buffer {
-                lane.backlog.push_front(Waiting { op, to, buffer });
+            match refused.buffer {
+                Some(buffer) => lane.backlog.push_front(Waiting { op, to, buffer }),
+                None => self.held -= 1,
             }
             return match refused.error {
                 PostError::QueueFull { .. } => Ok(()),

@@ -145,6 +145,7 @@ impl Mesh {
             Ok(_) => {
                 lane.heard = true;
                 // The buffer is free before the next message asks for one.
+                self.held -= u32::from(buffer.is_some());
                 drop(buffer);
                 if let Some(op) = request.op {
                     let (to, result) = (request.to, Ok(()));

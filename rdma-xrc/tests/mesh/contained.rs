@@ -224,6 +224,37 @@ fn who_does_not_answer_when_asked_to_connect_has_failed() {
     }
 }
 
+/// A process that does not poll cannot be connected to, and what waits for it leaves room for the others.
+#[test]
+fn a_stalled_way_leaves_buffers_for_the_others() {
+    for over in BOTH {
+        let options = Options {
+            send_buffers: 12,
+            ..Options::default()
+        };
+        let mut job = Job::new(2, 2, over, &options);
+        let stalled = job.meshes.split_off(2);
+        let mut waiting = 0;
+        while try_send(&mut job.meshes[0], Rank(2), b"later") {
+            waiting += 1;
+        }
+        assert!((6..12).contains(&waiting), "{waiting}");
+        for number in 0..50 {
+            let bytes = message(Rank(0), Rank(1), number);
+            assert!(try_send(&mut job.meshes[0], Rank(1), &bytes), "{number}");
+            job.until(|rank, event| rank == Rank(0) && matches!(event, Event::Done { .. }));
+        }
+        // When it polls, it gets what waited.
+        job.meshes.extend(stalled);
+        let mut came = 0;
+        job.until(|rank, event| {
+            let is_it = matches!(event, Event::Message(m) if &m[..] == b"later");
+            came += u32::from(is_it && rank == Rank(2));
+            came == waiting
+        });
+    }
+}
+
 /// Datagrams of the handshake are lost, doubled and late, and so are those of the connections.
 #[test]
 fn a_bad_network_costs_time_only() {
