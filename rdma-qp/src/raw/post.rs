@@ -245,7 +245,7 @@ impl QpHandle {
     /// Makes sure that there is a place for the next send in the list, and looks for room in the queue again if none is
     /// known.
     pub(crate) fn make_place(&mut self) -> Result<(), NotPosted> {
-        if self.sends.ring.left() == 0 {
+        if !self.sends.ring.is_of_one() && self.sends.ring.left() == 0 {
             self.ring_sends()?;
         }
         self.sends.next_mark(&self.send);

@@ -144,7 +144,12 @@ impl<T: Transport> Qp<T> {
             return Err(self.not_posted(QueueKind::Send, reason));
         }
         if let [slice] = local {
-            match self.post_alike::<true, O>(&op, *slice, flags) {
+            // There may be room now.
+            let mut posted = self.post_alike::<false, O>(&op, *slice, flags);
+            if let Alike::Other = posted {
+                posted = self.post_alike::<true, O>(&op, *slice, flags);
+            }
+            match posted {
                 Alike::Posted(id) => return Ok(ticket(id, flags)),
                 Alike::Refused(status) => return self.refused(status),
                 Alike::Other => {}
