@@ -162,7 +162,7 @@ begin() {
     shift
     timeout 60 "$@" >"$out" 2>"$out.err" </dev/null &
     for _ in $(seq 200); do
-        line=$(sed -nE 's/^waiting: (pair )?//p; s/^listening$/listening/p' "$out.err")
+        line=$(sed -nE 's/^waiting: (pair )?//p; s/^listening$/listening/p' "$out.err" 2>/dev/null)
         [[ -n $line ]] && { echo "$line"; return 0; }
         sleep 0.05
     done
@@ -285,11 +285,11 @@ END
 
 step_cmake() {
     have cmake || { skip capi-cmake "cmake is not installed"; return 0; }
-    rm -rf "$work/cmake"
-    for where in "$stage" "$work/dest/opt/qp"; do
-        cmake -S "$capi/tests/cmake" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$where" --fresh >"$work/cmake.log" 2>&1 ||
-            cmake -S "$capi/tests/cmake" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$where" >"$work/cmake.log" 2>&1 || { cat "$work/cmake.log"; return 1; }
-        cmake --build "$work/cmake" >>"$work/cmake.log" 2>&1 || { tail -n 30 "$work/cmake.log"; return 1; }
+    # CMake looks into lib64 on some systems only, so it is told; the files are not where they will be used from.
+    for where in "CMAKE_PREFIX_PATH=$stage" "qp_DIR=$work/dest/opt/qp/lib64/cmake/qp"; do
+        rm -rf "$work/cmake"
+        cmake -S "$capi/tests/cmake" -B "$work/cmake" -D"$where" >"$work/cmake-build.log" 2>&1 || { cat "$work/cmake-build.log"; return 1; }
+        cmake --build "$work/cmake" >>"$work/cmake-build.log" 2>&1 || { tail -n 30 "$work/cmake-build.log"; return 1; }
         "$work/cmake/version_shared" && "$work/cmake/version_static" || return 1
     done
 }
@@ -310,7 +310,7 @@ step_beside() {
     library=$(ldconfig -p 2>/dev/null | sed -nE 's/.*libibverbs\.so\.1 .*=> //p' | head -n 1)
     [[ -e $library ]] || { skip capi-static-verbs "no libibverbs.so.1, whose symbols a stand-in needs"; return 0; }
     {
-        readelf --dyn-syms --wide "$library" | sed -nE 's/.* GLOBAL +DEFAULT +[0-9]+ (_?ibv_[a-z0-9_]+)@@?IBVERBS_1.*/\1/p' | sort -u |
+        readelf --dyn-syms --wide "$library" | sed -nE 's/.* GLOBAL +DEFAULT +[0-9]+ ([a-z_]*ibv_[a-z0-9_]+)@@?IBVERBS_1.*/\1/p' | sort -u |
             grep -vx ibv_get_device_list | sed 's/.*/long &(void) { return 0; }/'
         echo 'int asked; void **ibv_get_device_list(int *n) { static void *none[1]; asked++; if (n) *n = 0; return none; }'
         echo '#include <qp.h>'

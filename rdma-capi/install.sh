@@ -60,7 +60,8 @@ if [[ $build == yes ]]; then
     nm --defined-only --extern-only --format=just-symbols "$built/libqp.a" 2>/dev/null | grep -E '^qp_' | sort -u >"$work/exported"
     [[ -s $work/exported ]] || { echo "install.sh: $built/libqp.a exports nothing" >&2; exit 1; }
     mapfile -t roots < <(sed 's/^/--undefined=/' "$work/exported")
-    ld -r --gc-sections "${roots[@]}" -o "$work/qp.o" --whole-archive "$built/libqp.a" --no-whole-archive
+    # (Groups that linkers keep one of are dissolved, or the other library would look for its own in here.)
+    ld -r --gc-sections --force-group-allocation "${roots[@]}" -o "$work/qp.o" --whole-archive "$built/libqp.a" --no-whole-archive
     # (Rust's own library carries its intermediate code, which some versions of ar stumble over.)
     objcopy --keep-global-symbols="$work/exported" --strip-debug \
         --remove-section=.llvmbc --remove-section=.llvmcmd "$work/qp.o"
