@@ -1,8 +1,8 @@
 //! The layout of `wr_id`, in one place.
 //!
 //! Every work request that the safe layer posts carries a `wr_id` of its own making. It says which request of which
-//! queue it is and what it asks for, so that a completion finds its queue by one table look-up, a completion of a
-//! former life of that queue is told apart by one compare, and the operation of a failed request is known although the
+//! queue it is and what it asks for, so that it names the request in the process, a completion finds its queue by one table
+//! look-up, a completion of a former life of that queue is told apart by one compare, and the operation of a failed request is known although the
 //! completion does not say it.
 //!
 //! ```text
@@ -15,8 +15,9 @@
 //!   outstanding requests, which is at most 2^31 wide. It is on top so that its wrap needs no care: differences of
 //!   `wr_id`s wrap as 64-bit integers do. It begins with 1, so that an all-zero `wr_id`, the commonest value of a foreign
 //!   request, belongs to nobody.
-//! * *slot*: the queue's place in the table of the completion queue it reports to; with [`SHARED`], the number of a
-//!   shared receive queue, whose completions may come to any completion queue.
+//! * *slot*: a number that one queue of a QP has in the process at a time, or, with [`SHARED`], the number of a shared receive
+//!   queue, whose completions may come to any completion queue. The low bits of the former are the queue's place in the table
+//!   of the completion queue that it reports to (`raw/slots`, `raw/table`).
 //! * *operation*: the code of [`crate::Operation`].
 //!
 //! A `wr_id` without operation is a *mark*: a place in a queue's sequence.
@@ -39,7 +40,7 @@ const SLOT_BITS: u32 = 20;
 pub(crate) const SHARED: u32 = 1 << (SLOT_BITS - 1);
 /// What no `wr_id` is near: no queue and no shared receive queue has the last slot.
 pub(crate) const NOBODY: u64 = ((1 << SLOT_BITS) - 1) << OPERATION_BITS;
-/// Number of queues that one completion queue can tell apart, and of shared receive queues that a process can.
+/// Number of queues of QPs, and of shared receive queues, that a process can tell apart.
 pub(crate) const MAX_SLOTS: u32 = SHARED - 1;
 
 /// Which queue of a QP a request or completion belongs to.

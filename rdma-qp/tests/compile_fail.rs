@@ -29,6 +29,10 @@ mod twins {
     mod region_is_not_indexed;
     #[path = "registered_memory_is_gone.rs"]
     mod registered_memory_is_gone;
+    #[path = "sends_in_a_row_borrow_their_regions.rs"]
+    mod sends_in_a_row_borrow_their_regions;
+    #[path = "sends_that_wait_borrow_their_regions.rs"]
+    mod sends_that_wait_borrow_their_regions;
     #[path = "slice_does_not_outlive_its_region.rs"]
     mod slice_does_not_outlive_its_region;
     #[path = "uc_has_no_read.rs"]
@@ -51,7 +55,7 @@ mod twins {
     mod xrc_target_posts_nothing;
 
     /// Their names, to be compared with the programs.
-    pub const NAMES: [&str; 21] = [
+    pub const NAMES: [&str; 23] = [
         "closed_qp_is_gone",
         "closed_region_is_gone",
         "cq_has_one_poller",
@@ -63,6 +67,8 @@ mod twins {
         "region_is_not_a_slice",
         "region_is_not_indexed",
         "registered_memory_is_gone",
+        "sends_in_a_row_borrow_their_regions",
+        "sends_that_wait_borrow_their_regions",
         "slice_does_not_outlive_its_region",
         "uc_has_no_read",
         "ud_has_no_write",

@@ -1,11 +1,11 @@
 //! The books of a queue whose requests end in order: a send queue, or the receive queue of one QP.
 //!
-//! A [`Queue`] has two sides. The poster (the QP) moves `posted` on; the poller (the CQ) moves `retired` on. Each word is
+//! A [`Queue`] has two sides. The poster (the QP) moves `posted` on; the poller (the CQ) moves `due` on. Each word is
 //! written by one side only, with plain loads and stores, so neither side pays for an atomic read-modify-write, and
 //! both may live in different threads.
 //!
 //! All words that name a place in the sequence are marks (see [`crate::wr_id`]): they wrap, and are compared by
-//! difference. The outstanding requests are those from `max(retired, floor)` up to `posted`.
+//! difference. The outstanding requests are those from the later of `due` and `floor` up to `posted`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};

@@ -32,8 +32,9 @@ unsafe impl<T: Transport> HasQp for Qp<T> {
 /// the books, and wait in the list, when this ends; whoever forgets it has built nothing.
 ///
 /// Its invariant: `mark` is that of the next request and `slot` its place in the ring, and the requests from there up to the
-/// one with the mark `end` have room in the queue, and places, whose requests have the form `form`; or `end` is `mark`, and `slot` may be null. Those that are built and not entered are
-/// on regions that are borrowed for `'m`. That is so as long as nobody else uses the handle, which is behind `owner`,
+/// one with the mark `end` have room in the queue, and places, whose requests have the form `form`; or `end` is `mark`, and
+/// `slot` may be null. Those that are built and not entered are on regions that are borrowed for `'m`, which lasts until they
+/// are entered, because `Drop` does that. That is so as long as nobody else uses the handle, which is behind `owner`,
 /// borrowed.
 pub(crate) struct Run<'q, 'm, Q: HasQp> {
     mark: u64,

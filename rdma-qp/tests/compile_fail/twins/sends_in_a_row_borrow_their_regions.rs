@@ -1,0 +1,11 @@
+#![allow(dead_code, unused)]
+use rdma_qp::{Mr, Qp};
+
+fn post(qp: &mut Qp, mr: Mr) {
+    let mut sends = qp.sends();
+    sends.send(mr.all()).unwrap();
+    drop(());
+    sends.ring().unwrap();
+}
+
+fn main() {}
