@@ -1,13 +1,14 @@
 //! What a mesh of a few processes does, over either transport.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdma_core_sys::rules::Transport;
-use rdma_qp::{Access, Memory};
-use rdma_xrc::mesh::{Event, Options, Rank, SendError};
+use rdma_qp::{Access, Device, Memory};
+use rdma_xrc::mesh::{Event, Layout, Mesh, Options, Over, Rank, SendError};
+use rdma_xrc::{Opening, XrcDomain};
 use rustix::event::{PollFd, PollFlags};
 
-use crate::job::{Job, Transports};
+use crate::job::{Job, LIMIT, Transports};
 
 const BOTH: [Transports; 2] = [Transports::Rc, Transports::Xrc];
 
@@ -202,8 +203,8 @@ fn who_leaves_has_not_failed() {
         });
         assert_eq!(others.len(), 3);
         // Long after its death nobody has missed it, and the others still talk, on its node too.
-        let end = std::time::Instant::now() + Duration::from_millis(500);
-        while std::time::Instant::now() < end {
+        let end = Instant::now() + Duration::from_millis(500);
+        while Instant::now() < end {
             job.turn(|rank, event| panic!("{rank}: {event:?}"));
         }
         assert!(matches!(
@@ -248,4 +249,54 @@ fn a_program_can_sleep_on_the_descriptor() {
         assert_eq!(message, b"wake up");
         assert!(woken > 0, "the descriptor became readable");
     }
+}
+
+/// As on an adapter: each process has opened the device for itself, and the processes of a node share their domain by a file.
+#[test]
+fn processes_of_a_node_share_their_domain_by_a_file() {
+    let layout = Layout::even(2, 2);
+    let options = Options::default();
+    let mut joining = Vec::new();
+    for node in 0..2 {
+        let name = rdma_soft::add_device(rdma_soft::Profile::default()).unwrap();
+        let path = format!("rdma-mesh-domain-{}-{node}", std::process::id());
+        let path = std::env::temp_dir().join(path);
+        let file = std::fs::File::create(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        for (&me, opening) in layout
+            .on(node)
+            .iter()
+            .zip([Opening::CreateNew, Opening::Existing])
+        {
+            let device = Device::open(rdma_soft::verbs(), &name).unwrap();
+            let over = Over::Xrc(XrcDomain::of_file(&device, &file, opening).unwrap());
+            let gid = device.port(1).unwrap().best_gid().unwrap();
+            joining.push(Mesh::begin(&device, &gid, over, &layout, me, &options).unwrap());
+        }
+    }
+    let cards: Vec<Vec<u8>> = joining.iter().map(|one| one.card().unwrap()).collect();
+    let joined = joining.into_iter().map(|one| one.join(&cards).unwrap());
+    let mut meshes: Vec<Mesh> = joined.collect();
+    for to in [1, 2, 3].map(Rank) {
+        meshes[0].send(to, &[to.0 as u8]).unwrap();
+    }
+    let mut came = Vec::new();
+    let until = Instant::now() + LIMIT;
+    while came.len() < 3 {
+        assert!(Instant::now() < until, "{came:?}");
+        for mesh in &mut meshes {
+            while let Some(event) = mesh.poll().unwrap() {
+                if let Event::Message(message) = event {
+                    assert_eq!(
+                        (message.from, &message[..]),
+                        (Rank(0), &[mesh.rank().0 as u8][..])
+                    );
+                    came.push(mesh.rank());
+                }
+            }
+        }
+    }
+    // Both processes of the other node were reached by one target, which the one made and the other opened.
+    let counts: Vec<_> = meshes[2..].iter().map(|mesh| mesh.counts()).collect();
+    assert_eq!(counts[0].targets + counts[1].targets, 1);
 }
