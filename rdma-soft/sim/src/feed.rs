@@ -5,7 +5,7 @@ use rdma_soft::core::RecvWqe;
 
 use crate::books::{Place, Receive};
 use crate::host::Post;
-use crate::memory::cut;
+use crate::memory::{SlotId, cut};
 use crate::traffic::list;
 use crate::world::{Verdict, World};
 
@@ -61,7 +61,7 @@ impl World {
         Ok(())
     }
 
-    fn post_receive(&mut self, place: Place, host: usize, slot: (usize, usize)) {
+    fn post_receive(&mut self, place: Place, host: usize, slot: SlotId) {
         let room = self.room();
         let pieces = cut(&mut self.rng, room, self.knobs.sges);
         let id = 1 << 63 | self.next_receive;

@@ -5,7 +5,7 @@ use rdma_core_sys::{ibv_event_type, ibv_qp_state, ibv_wc_status};
 use rdma_soft::core::{Completion, Event, Queue};
 
 use crate::books::{Op, Opening, Poison, Req};
-use crate::memory::{Shape, text};
+use crate::memory::{Piece, Shape, SlotId, text};
 use crate::world::{Happening, Owner, Verdict, World};
 
 const OK: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
@@ -185,9 +185,7 @@ impl World {
         use ibv_wc_status as S;
         let c = &self.conns[conn];
         let req = &c.ways[end].streams[&life].sends.reqs[at];
-        let gone = |slot: &Option<((usize, usize), (u64, u32))>| {
-            slot.is_some_and(|(s, _)| self.areas[s.0].gone)
-        };
+        let gone = |slot: &Option<(SlotId, Piece)>| slot.is_some_and(|(s, _)| self.areas[s.0].gone);
         let local_gone = req
             .local
             .as_ref()
@@ -309,8 +307,8 @@ impl World {
         conn: usize,
         end: usize,
         req: &Req,
-        slot: (usize, usize),
-        pieces: &[(u64, u32)],
+        slot: SlotId,
+        pieces: &[Piece],
     ) -> Verdict {
         let want = match (req.op, req.atomic) {
             (Op::Read, _) => self.readable(req),

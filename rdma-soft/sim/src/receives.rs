@@ -4,7 +4,7 @@ use rdma_core_sys::{ibv_qp_state, ibv_wc_opcode, ibv_wc_status};
 use rdma_soft::core::{Completion, Queue};
 
 use crate::books::{Op, Opening, Place, Poison, Receive, Stream};
-use crate::memory::{Shape, text};
+use crate::memory::{Piece, Shape, SlotId, text};
 use crate::world::{Verdict, World};
 
 const OK: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
@@ -111,8 +111,8 @@ impl World {
     fn which(
         &self,
         stream: &Stream,
-        slot: (usize, usize),
-        pieces: &[(u64, u32)],
+        slot: SlotId,
+        pieces: &[Piece],
         wc: &Completion,
     ) -> Option<usize> {
         let reqs = &stream.sends.reqs;

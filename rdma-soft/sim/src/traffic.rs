@@ -7,7 +7,7 @@ use rdma_soft::core::{Data, InlineData, Remote, SendOp, SendWqe, Sge, SgeList};
 use crate::books::{Atomic, Op, Opening, Poison, Req, WORDS};
 use crate::build::{TOO_LONG, word_at};
 use crate::host::Post;
-use crate::memory::{cut, text};
+use crate::memory::{Piece, SlotId, cut, text};
 use crate::world::{Verdict, World};
 
 /// A list of entries.
@@ -222,7 +222,6 @@ impl World {
     }
 
     /// What a request does over there, and the slot that it then holds one more time.
-    #[allow(clippy::type_complexity)]
     fn aim(
         &mut self,
         rng: &mut Rng,
@@ -230,7 +229,7 @@ impl World {
         way: usize,
         req: &mut Req,
         fence: &mut bool,
-    ) -> Result<Option<(SendOp, Option<(usize, usize)>)>, String> {
+    ) -> Result<Option<(SendOp, Option<SlotId>)>, String> {
         let c = &self.conns[conn];
         let w = &c.ways[way];
         let (target, fixed, words) = (w.target, w.fixed, w.words);
@@ -394,7 +393,7 @@ impl World {
         rng: &mut Rng,
         conn: usize,
         way: usize,
-    ) -> Option<((usize, usize), (u64, u32), u64)> {
+    ) -> Option<(SlotId, Piece, u64)> {
         let c = &self.conns[conn];
         let stream = c.ways[way].streams.get(&c.life)?;
         let open = &stream.sends.reqs[stream.sends.known..];
