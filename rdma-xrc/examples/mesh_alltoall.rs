@@ -17,7 +17,8 @@ use rdma_xrc::XrcDomain;
 use rdma_xrc::mesh::{Event, Joining, Layout, Mesh, Options, Over, Rank, SendError};
 use rdma_xrc::plan::{Amounts, IntraNode, plan};
 
-type Outcome<T> = Result<T, Box<dyn Error>>;
+/// What may fail.
+pub type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// Longer than anything takes.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -114,7 +115,7 @@ impl Launcher {
 }
 
 /// Runs one transport, and prints: QPs, seconds until all ways are up, messages per second, bytes.
-fn run(over: &str, nodes: u32, per_node: u32, rounds: u32) -> Outcome<()> {
+pub fn run(over: &str, nodes: u32, per_node: u32, rounds: u32) -> Outcome<()> {
     let (layout, options) = (Layout::even(nodes, per_node), options());
     let before = resident()?;
     let began = Instant::now();

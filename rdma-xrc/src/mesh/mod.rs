@@ -61,8 +61,8 @@
 //! goes on:
 //!
 //! * Nothing answers on a way: the peer is gone (RC), or the whole node (XRC), so all processes behind that way are named.
-//!   With requests under way that takes at most four times [`Timing::budget`](rdma_qp::Timing::budget); with none, a probe
-//!   (a WRITE of no bytes) goes out after [`Options::heartbeat`]. [`Mesh::notices_within`] is the sum.
+//!   Requests that are under way notice it when their repetitions are used up; where there are none, a probe (a WRITE of no
+//!   bytes) goes out after [`Options::heartbeat`]. [`Mesh::notices_within`] is the bound.
 //! * A SEND or a probe is refused: that process is gone, and others of its node are not. The way is connected again, and what
 //!   was flushed and is known not to be executed is sent again.
 //! * A one-sided request is refused (a wrong key, a wrong range): it is the request's fault. The way is connected again;

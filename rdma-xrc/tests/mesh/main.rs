@@ -1,6 +1,7 @@
 //! Meshes, over RC and over XRC.
 
 mod contained;
+mod example;
 mod hundred;
 mod job;
 mod nodes;
