@@ -144,6 +144,13 @@ step_compile() {
             done
         done
     done
+    # The line that both pages show.
+    local page line
+    for page in README.md rdma-capi/README.md; do
+        line=$(grep -E '^gcc .*pair\.c' "$page") || { echo "$page does not show how to compile pair.c"; return 1; }
+        rm -rf "$work/home" && mkdir -p "$work/home/here" && ln -s "$stage" "$work/home/qp" && ln -s "$capi" "$work/home/here/rdma-capi" || return 1
+        (cd "$work/home/here" && HOME=$work/home && eval "$line") || { echo "$page: $line"; return 1; }
+    done
     # What is run below.
     for name in "${names[@]}"; do
         extra=()

@@ -73,7 +73,7 @@ struct ibv_qp_attr;
 struct ibv_wc;
 END
 {
-    cat "$here/cbindgen.toml" | sed -n '1,/^\[/p' | sed '$d'
+    sed -n '1,/^\[/p' "$here/cbindgen.toml" | sed '$d'
     printf "header = '''\n%s'''\n" "$(cat "$work/top.h")"
     printf "after_includes = '''\n%s'''\n\n" "$(cat "$work/after.h")"
     sed -n '/^\[/,$p' "$here/cbindgen.toml"

@@ -14,7 +14,7 @@
 #   include/qp.h
 #   lib/libqp.a            one object, whose only symbols are qp_*
 #   lib/libqp.so -> libqp.so.0 -> libqp.so.VERSION
-#   lib/pkgconfig/qp.pc    pkg-config --libs qp; pkg-config --variable=static_libs qp
+#   lib/pkgconfig/qp.pc    pkg-config --cflags --libs qp; pkg-config --variable=static_libs qp
 #   lib/cmake/qp/          find_package(qp); targets qp::qp and qp::static
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
