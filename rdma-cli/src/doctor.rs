@@ -2,7 +2,7 @@
 
 mod machine;
 mod path;
-mod print;
+pub mod print;
 mod program;
 
 use std::ffi::OsString;

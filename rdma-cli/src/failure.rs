@@ -1,5 +1,6 @@
 //! How the command fails: one sentence that says what to change, and an exit status.
 
+use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
 
@@ -46,6 +47,11 @@ impl Failure {
             Failure::OutputClosed => ExitCode::SUCCESS,
         }
     }
+}
+
+/// A failure that is what the library says.
+pub fn told(error: impl Display) -> Failure {
+    Failure::told(error.to_string())
 }
 
 /// An error in writing the output.

@@ -3,9 +3,11 @@
 #![forbid(unsafe_code)]
 
 mod copy;
+mod device;
 mod devices;
 mod doctor;
 mod failure;
+mod ping;
 mod plan;
 mod run;
 mod states;
@@ -35,6 +37,8 @@ enum Command {
     Copy(Box<copy::Args>),
     /// Run an unmodified verbs program on the software device
     Run(Box<run::Args>),
+    /// Measure round trips over a Queue Pair
+    Ping(Box<ping::Args>),
     /// Say why a connection does not work: cause, evidence, cure
     Doctor(Box<doctor::Args>),
     /// Count the Queue Pairs and the memory that a job needs, by transport
@@ -48,6 +52,7 @@ fn main() -> ExitCode {
     let ended = match command {
         Command::Copy(args) => copy::run(*args),
         Command::Run(args) => run::run(*args),
+        Command::Ping(args) => ping::run(&args),
         Command::Doctor(args) => doctor::run(*args),
         Command::Devices(args) => devices::run(&args),
         Command::Plan(args) => plan::run(&args),

@@ -2,11 +2,10 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use rdma_qp::{AckTimeout, PathMtu, RetryCount, Timing};
-use rdma_soft::link::{Faults, Probability, parse_duration};
+use rdma_qp::Timing;
 
+use crate::device::{DeviceArgs, DeviceChoice, FaultArgs, TimingArgs};
 use crate::failure::Failure;
 
 /// Options of `qp copy`.
@@ -49,96 +48,6 @@ pub struct Args {
     /// Started by another `qp copy`: PATH is the destination itself
     #[arg(long, hide = true, requires = "listen")]
     child: bool,
-}
-
-/// Which device, and how to use it.
-#[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Device")]
-struct DeviceArgs {
-    /// An RDMA device as `qp devices` names it, instead of the software device
-    #[arg(long, value_name = "NAME")]
-    device: Option<String>,
-    /// Its port, counted from 1
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    port: u8,
-    /// The GID table entry to use, instead of the best one
-    #[arg(long, value_name = "N")]
-    gid_index: Option<u32>,
-    /// Largest path MTU in bytes: 256, 512, 1024, 2048 or 4096
-    #[arg(long, value_name = "BYTES", value_parser = parse_mtu)]
-    mtu: Option<PathMtu>,
-    /// Record every frame that the software device sends and receives
-    #[arg(long, value_name = "FILE")]
-    pcap: Option<PathBuf>,
-}
-
-/// When to give up.
-#[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Retry budget, (retry_cnt + 1) x 4.096 us x 2^timeout")]
-struct TimingArgs {
-    /// Exponent of the acknowledgement timeout, 0 (for ever) to 31
-    #[arg(long, value_name = "EXP", default_value_t = TIMEOUT)]
-    timeout: u8,
-    /// Repetitions without an acknowledgement, 0 to 7
-    #[arg(long, value_name = "N", default_value_t = Timing::default().retry_cnt.get())]
-    retry_cnt: u8,
-}
-
-/// 4.096 us x 2^15 = 134 ms; with 6 repetitions a dead peer is an error after 0.94 s.
-const TIMEOUT: u8 = 15;
-
-/// What the software device does wrong on purpose.
-#[derive(Debug, Clone, clap::Args)]
-#[command(
-    next_help_heading = "Faults of the software device, at both ends that this command starts"
-)]
-struct FaultArgs {
-    /// Lose so many frames, such as 1%
-    #[arg(
-        long,
-        value_name = "RATE",
-        default_value = "0",
-        hide_default_value = true
-    )]
-    loss: Probability,
-    /// Deliver so many frames twice
-    #[arg(
-        long,
-        value_name = "RATE",
-        default_value = "0",
-        hide_default_value = true
-    )]
-    duplicate: Probability,
-    /// Deliver so many frames late, behind others
-    #[arg(
-        long,
-        value_name = "RATE",
-        default_value = "0",
-        hide_default_value = true
-    )]
-    reorder: Probability,
-    /// Flip a bit in so many frames
-    #[arg(
-        long,
-        value_name = "RATE",
-        default_value = "0",
-        hide_default_value = true
-    )]
-    corrupt: Probability,
-    /// Hold every frame back for so long, such as 200us
-    #[arg(long, value_name = "TIME", default_value = "0", hide_default_value = true, value_parser = parse_duration)]
-    delay: Duration,
-    /// Hold every frame back for up to so much longer
-    #[arg(long, value_name = "TIME", default_value = "0", hide_default_value = true, value_parser = parse_duration)]
-    jitter: Duration,
-    /// Seed of the faults: the same seed makes the same draws; random if not given, and printed
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
-}
-
-fn parse_mtu(text: &str) -> Result<PathMtu, String> {
-    let bytes = text.parse().ok().and_then(PathMtu::from_bytes);
-    bytes.ok_or_else(|| "a path MTU is 256, 512, 1024, 2048 or 4096".to_owned())
 }
 
 /// What to do.
@@ -184,23 +93,6 @@ pub struct Plan {
     pub child: bool,
 }
 
-/// Which device, and how to use it.
-#[derive(Debug, Clone)]
-pub struct DeviceChoice {
-    /// A device of rdma-core; `None` is the software device.
-    pub name: Option<String>,
-    /// Port, counted from 1.
-    pub port: u8,
-    /// GID table entry; `None` is the best one.
-    pub gid_index: Option<u32>,
-    /// Largest path MTU.
-    pub mtu: Option<PathMtu>,
-    /// Capture file.
-    pub pcap: Option<PathBuf>,
-    /// Faults; `None` leaves them as the environment says.
-    pub faults: Option<Faults>,
-}
-
 impl Args {
     /// What the options amount to.
     ///
@@ -208,28 +100,7 @@ impl Args {
     /// Options that do not go together.
     pub fn plan(self) -> Result<Plan, Failure> {
         let timing = self.timing.check()?;
-        let faults = self.faults.check()?;
-        let DeviceArgs {
-            device: name,
-            port,
-            gid_index,
-            mtu,
-            pcap,
-        } = self.device;
-        if let (Some(name), true) = (&name, faults.is_some() || pcap.is_some()) {
-            let why = format!(
-                "faults and --pcap are of the software device: leave them out, or leave out --device {name}"
-            );
-            return Err(Failure::Usage(why));
-        }
-        let device = DeviceChoice {
-            name,
-            port,
-            gid_index,
-            mtu,
-            pcap,
-            faults,
-        };
+        let device = self.device.choice(&self.faults)?;
         let mut paths = self.paths.into_iter();
         let role = match (self.listen, paths.next(), paths.next()) {
             (Some(address), Some(place), None) => Role::Receive {
@@ -280,62 +151,6 @@ fn address_in(text: &OsStr) -> Option<String> {
     (is_address && !Path::new(text).exists()).then(|| text.to_owned())
 }
 
-impl TimingArgs {
-    fn check(&self) -> Result<Timing, Failure> {
-        let wrong = |error: rdma_qp::OutOfRange| Failure::Usage(error.to_string());
-        Ok(Timing {
-            timeout: AckTimeout::from_code(self.timeout).map_err(wrong)?,
-            retry_cnt: RetryCount::new(self.retry_cnt).map_err(wrong)?,
-            ..Timing::default()
-        })
-    }
-}
-
-impl FaultArgs {
-    fn check(&self) -> Result<Option<Faults>, Failure> {
-        let FaultArgs {
-            loss,
-            duplicate,
-            reorder,
-            corrupt,
-            delay,
-            jitter,
-            seed,
-        } = *self;
-        let faults = Faults {
-            loss,
-            duplicate,
-            reorder,
-            corrupt,
-            delay,
-            jitter,
-            seed,
-        };
-        match (faults.is_none(), seed) {
-            (true, Some(_)) => Err(Failure::Usage(
-                "--seed without any fault has no effect: give --loss or another one".into(),
-            )),
-            (true, None) => Ok(None),
-            (false, Some(_)) => Ok(Some(faults)),
-            (false, None) => Ok(Some(Faults {
-                seed: Some(random_seed()?),
-                ..faults
-            })),
-        }
-    }
-}
-
-/// A seed that a person can type again.
-///
-/// # Errors
-/// The system has no random bytes.
-pub fn random_seed() -> Result<u64, Failure> {
-    let mut bytes = [0u8; 4];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| Failure::told(format!("no random seed: {error}")))?;
-    Ok(u32::from_ne_bytes(bytes).into())
-}
-
 impl Plan {
     /// The options for the receiving process that this one starts.
     pub fn child_options(&self) -> Vec<OsString> {
@@ -383,6 +198,8 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use clap::Parser;
 

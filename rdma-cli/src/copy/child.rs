@@ -9,8 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::console::Console;
-use super::end::told;
-use crate::failure::Failure;
+use crate::failure::{Failure, told};
 
 /// What a waiting receiver says before its address.
 pub const LISTENING: &str = "listening on ";

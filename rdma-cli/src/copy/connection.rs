@@ -10,12 +10,12 @@ use rdma_qp::{
     Success, Ticket, ToErr,
 };
 
-use super::end::{LocalEnd, RECEIVES, told};
+use super::end::{LocalEnd, RECEIVES};
 use super::interrupt::Interrupt;
 use super::protocol::{Broken, Message, last_words, meet, overhear, say};
 use super::report::{End, max_resident_bytes};
 use super::wake::{Bell, sleep_on};
-use crate::failure::Failure;
+use crate::failure::{Failure, told};
 
 /// After this long without any sign of the peer, it is asked for one.
 const PATIENCE: Duration = Duration::from_millis(250);

@@ -1,7 +1,6 @@
 //! What people see: lines, a progress bar below them, and each step of the Queue Pairs.
 
 use std::io::{self, Write};
-use std::sync::Mutex;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -29,8 +28,6 @@ pub struct Console {
     style: Style,
     end: &'static str,
     bar: ProgressBar,
-    /// The last thing that a library complained of.
-    complaint: Mutex<Option<String>>,
 }
 
 impl Console {
@@ -45,7 +42,6 @@ impl Console {
             style,
             end,
             bar: ProgressBar::hidden(),
-            complaint: Mutex::default(),
         }
     }
 
@@ -116,11 +112,6 @@ impl Console {
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }
-
-    /// The last thing that a library complained of, if anything.
-    pub fn complaint(&self) -> Option<String> {
-        self.complaint.lock().ok()?.clone()
-    }
 }
 
 /// Turns what the libraries tell `tracing` into lines of the console.
@@ -131,31 +122,16 @@ impl<S: Subscriber> Layer<S> for Narrator {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut told = Told::default();
         event.record(&mut told);
-        match (*event.metadata().level(), told) {
-            (
-                Level::INFO,
-                Told {
-                    qp: Some(qp),
-                    from: Some(from),
-                    to: Some(to),
-                    mask,
-                    ..
-                },
-            ) => {
-                self.0
-                    .step(&step(&qp, &from, &to, &mask.unwrap_or_default()));
-            }
-            (
-                Level::ERROR,
-                Told {
-                    error: Some(error), ..
-                },
-            ) => {
-                if let Ok(mut complaint) = self.0.complaint.lock() {
-                    *complaint = Some(error);
-                }
-            }
-            _ => {}
+        if *event.metadata().level() == Level::INFO
+            && let Told {
+                qp: Some(qp),
+                from: Some(from),
+                to: Some(to),
+                mask,
+            } = told
+        {
+            self.0
+                .step(&step(&qp, &from, &to, &mask.unwrap_or_default()));
         }
     }
 }
@@ -179,7 +155,6 @@ struct Told {
     from: Option<String>,
     to: Option<String>,
     mask: Option<String>,
-    error: Option<String>,
 }
 
 impl Visit for Told {
@@ -189,7 +164,6 @@ impl Visit for Told {
             "from" => &mut self.from,
             "to" => &mut self.to,
             "mask" => &mut self.mask,
-            "error" => &mut self.error,
             _ => return,
         };
         *place = Some(format!("{value:?}"));

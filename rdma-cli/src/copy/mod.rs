@@ -29,13 +29,13 @@ pub use args::Args;
 use args::{Plan, Role};
 use child::{Child, LISTENING};
 use console::{Console, Narrator, Sink};
-use end::{LocalEnd, told};
+use end::LocalEnd;
 use file::{Source, Target};
 use interrupt::Interrupt;
 use report::{Report, short};
 use sender::Receiver;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, told};
 use crate::term::Harmless;
 
 /// Runs the command.
@@ -130,7 +130,7 @@ fn both(
         )));
     }
     target.check().map_err(Failure::Told)?;
-    let end = LocalEnd::open(&plan.device, plan.timing, Access::empty(), console)?;
+    let end = LocalEnd::open(&plan.device, plan.timing, Access::empty())?;
     introduce(
         plan,
         &source,
@@ -157,7 +157,7 @@ fn send(
     console: &Console,
 ) -> Result<Report, Failure> {
     let source = Source::open(source)?;
-    let end = LocalEnd::open(&plan.device, plan.timing, Access::empty(), console)?;
+    let end = LocalEnd::open(&plan.device, plan.timing, Access::empty())?;
     introduce(plan, &source, address, &end, console);
     let to = Receiver {
         address: address.to_owned(),
@@ -181,7 +181,7 @@ fn receive(
             place.display()
         )));
     }
-    let end = LocalEnd::open(&plan.device, plan.timing, Access::REMOTE_WRITE, console)?;
+    let end = LocalEnd::open(&plan.device, plan.timing, Access::REMOTE_WRITE)?;
     let listener = tcp::listen(address).map_err(told)?;
     let listening = listener.local_addr().map_err(told)?;
     if plan.child {

@@ -16,14 +16,14 @@ use rdma_qp::exchange::tcp::{Channel, Listener};
 use super::args::Plan;
 use super::connection::{Connection, Event, give_reason, give_up};
 use super::console::Console;
-use super::end::{LocalEnd, told};
+use super::end::LocalEnd;
 use super::file::{CHUNK, Digest, Opened, Partial, Target, chunk_len};
 use super::interrupt::Interrupt;
 use super::protocol::{Message, Offer, SLOTS, hear, say};
 use super::report::Report;
 use super::sender::out_of_place;
 use super::wake::{Bell, sleep_on};
-use crate::failure::Failure;
+use crate::failure::{Failure, told};
 
 /// How long the sender may take for each step before the transfer.
 const STEP: Duration = Duration::from_secs(10);

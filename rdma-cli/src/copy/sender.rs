@@ -12,13 +12,13 @@ use rdma_qp::exchange::tcp::{self, Channel};
 use super::args::Plan;
 use super::connection::{Connection, Event, give_reason};
 use super::console::Console;
-use super::end::{LocalEnd, told};
+use super::end::LocalEnd;
 use super::file::{CHUNK, Digest, Piece, Progress, Source};
 use super::interrupt::Interrupt;
 use super::protocol::{Broken, Message, Offer, SLOTS, VERSION, hear, say};
 use super::report::Report;
 use super::wake::Bell;
-use crate::failure::Failure;
+use crate::failure::{Failure, told};
 
 /// How long the receiver may take for each step before the transfer.
 const STEP: Duration = Duration::from_secs(10);

@@ -43,7 +43,11 @@ pub fn findings(found: &[Finding], program: Option<&str>, json: bool) -> Result<
     }
 }
 
-fn text(
+/// Prints findings for people, and how many there are.
+///
+/// # Errors
+/// The output cannot be written.
+pub fn text(
     out: &mut impl Write,
     style: Style,
     found: &[Finding],

@@ -1,0 +1,336 @@
+//! `qp ping`: round trips over a Queue Pair, and what is wrong where there are none.
+
+mod end;
+mod passive;
+mod report;
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rdma_qp::exchange::tcp;
+use rdma_qp::{Dump, Timing};
+use rdma_soft::link::parse_duration;
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::device::{self, DeviceArgs, DeviceChoice, FaultArgs, Opened, TimingArgs};
+use crate::failure::{Failure, told};
+use crate::term::{Harmless, Style};
+use end::{End, Happened};
+use report::Report;
+
+/// Options of `qp ping`.
+#[derive(Debug, clap::Args)]
+#[command(override_usage = "\
+qp ping [OPTIONS]
+       qp ping [OPTIONS] --listen ADDR
+       qp ping [OPTIONS] ADDR")]
+#[command(after_help = "\
+Examples:
+  qp ping                              both ends in this process: the first try
+  qp ping --transport ud -c 1000 -i 0 -q
+  qp ping --listen 0.0.0.0:7472        on one host: answers whoever comes, until it is interrupted
+  qp ping -s 4096 192.0.2.7:7472       on another
+
+The two ends meet over TCP at ADDR; the pings go by the Queue Pair, over UDP port 4791 with the software device, which takes
+loopback addresses only unless RDMA_SOFT_ADDR names another. In the end both ends are looked at as by `qp doctor`.
+
+Status: 0 an answer came, 1 none did or the Queue Pair failed, 2 wrong options.")]
+pub struct Args {
+    /// HOST:PORT of the end that answers; both ends are in this process if there is none
+    #[arg(value_name = "ADDR", conflicts_with = "listen")]
+    address: Option<String>,
+    /// Answer at this HOST:PORT; port 0 takes a free one
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// With --listen: answer one peer and end
+    #[arg(long, requires = "listen")]
+    once: bool,
+    /// rc, uc or ud
+    #[arg(long, value_enum, default_value = "rc")]
+    transport: Transport,
+    /// Pings to send; 0 goes on until it is interrupted
+    #[arg(short, long, value_name = "N", default_value_t = 10)]
+    count: u64,
+    /// Time from one ping to the next; 0 sends the next when the answer is there
+    #[arg(short, long, value_name = "TIME", default_value = "100ms", value_parser = parse_duration)]
+    interval: Duration,
+    /// Bytes of a ping, 8 to 1048576
+    #[arg(short, long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(8..=1 << 20))]
+    size: u32,
+    /// How long to wait for an answer
+    #[arg(short = 'W', long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
+    wait: Duration,
+    /// End after this time, however many pings were sent
+    #[arg(short = 'w', long, value_name = "TIME", value_parser = parse_duration)]
+    deadline: Option<Duration>,
+    /// Print the summary only
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print a report for machines: one JSON object
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    device: DeviceArgs,
+    #[command(flatten)]
+    timing: TimingArgs,
+    #[command(flatten)]
+    faults: FaultArgs,
+}
+
+/// The transport of the Queue Pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection: what is lost stays lost.
+    Uc,
+    /// Unreliable datagrams: the same, of at most a path MTU.
+    Ud,
+}
+
+impl std::fmt::Display for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Transport::Rc => "RC",
+            Transport::Uc => "UC",
+            Transport::Ud => "UD",
+        })
+    }
+}
+
+/// What the end that asks tells the one that answers, before anything else.
+#[derive(Debug, Serialize, Deserialize)]
+struct Hello {
+    /// Always `ping`.
+    qp: String,
+    /// Always 1.
+    version: u32,
+    transport: Transport,
+    size: u32,
+    timeout: u8,
+    retry_cnt: u8,
+}
+
+const VERSION: u32 = 1;
+
+/// What the end that answers says to that; empty is yes.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Answer {
+    refused: Option<String>,
+}
+
+/// How long each step of the meeting may take.
+const MEETING: Duration = Duration::from_secs(10);
+
+/// Runs the command.
+///
+/// # Errors
+/// No answer came; the ends did not meet; the device cannot be used.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let timing = args.timing.check()?;
+    let choice = args.device.choice(&args.faults)?;
+    let ended = match (&args.listen, &args.address) {
+        (Some(address), _) => return passive::serve(address, &choice, args.once),
+        (None, address) => prepare(args, &choice).and_then(|ready| match address {
+            Some(address) => ask(args, address, ready, timing),
+            None => both(args, &choice, ready, timing),
+        }),
+    };
+    if let (Err(failure), true) = (&ended, args.json)
+        && !matches!(failure, Failure::OutputClosed | Failure::Found)
+    {
+        // People read it on standard error, whether or not this can be written.
+        let error = serde_json::json!({ "error": failure.to_string() });
+        let _ = writeln!(io::stdout(), "{error}");
+    }
+    ended
+}
+
+/// The device and the end that asks.
+fn prepare(args: &Args, choice: &DeviceChoice) -> Result<(Opened, End), Failure> {
+    let opened = device::open(choice)?;
+    let end = End::new(&opened, args.transport, args.size, choice.mtu)?;
+    Ok((opened, end))
+}
+
+/// Both ends in this process, each on a device of its own.
+fn both(
+    args: &Args,
+    choice: &DeviceChoice,
+    ready: (Opened, End),
+    timing: Timing,
+) -> Result<(), Failure> {
+    let listener = tcp::listen("127.0.0.1:0").map_err(told)?;
+    let address = listener.local_addr().map_err(told)?.to_string();
+    let theirs = DeviceChoice {
+        // One capture has both directions.
+        pcap: None,
+        ..choice.clone()
+    };
+    let answering = std::thread::spawn(move || {
+        let mut peer = listener.accept(MEETING).map_err(told)?;
+        passive::answer(&mut peer, &theirs)
+    });
+    let asked = ask(args, &address, ready, timing);
+    match answering.join() {
+        // Why the other end gave up says more than that it did.
+        Ok(Err(failure)) if asked.is_err() => Err(failure),
+        _ => asked,
+    }
+}
+
+/// The end that asks.
+fn ask(
+    args: &Args,
+    address: &str,
+    (opened, mut end): (Opened, End),
+    timing: Timing,
+) -> Result<(), Failure> {
+    let mut peer = tcp::connect(address, MEETING).map_err(told)?;
+    let hello = Hello {
+        qp: "ping".to_owned(),
+        version: VERSION,
+        transport: args.transport,
+        size: args.size,
+        timeout: timing.timeout.code(),
+        retry_cnt: timing.retry_cnt.get(),
+    };
+    peer.send(&serde_json::to_vec(&hello).map_err(told)?)
+        .map_err(told)?;
+    let answer: Answer = read(&peer.recv().map_err(told)?)?;
+    if let Some(why) = answer.refused {
+        return Err(Failure::told(format!("{address} refuses: {why}")));
+    }
+    end.meet(&mut peer, timing)?;
+    let style = Style::of(&io::stdout());
+    let mut out = io::stdout().lock();
+    let talks = !args.json && !args.quiet;
+    if !args.json {
+        let by = format!(
+            "by {}/{}, GID {}",
+            opened.device.name(),
+            opened.gid.port,
+            opened.gid
+        );
+        writeln!(
+            out,
+            "{} bytes to {} over {}",
+            args.size,
+            style.bold(Harmless(address)),
+            args.transport
+        )?;
+        writeln!(out, "{}", style.dim(format!("  {by}")))?;
+        if let Some(faults) = &opened.faults {
+            writeln!(out, "{}", style.dim(format!("  faults {faults}")))?;
+        }
+    }
+    let mut report = Report::new(args, &end, address);
+    let failed = pings(args, &mut end, &mut report, |line| {
+        if talks {
+            writeln!(out, "{line}")
+        } else {
+            Ok(())
+        }
+    })?;
+    // Both ends as they are now, whether or not it went well.
+    let here = end.dump();
+    let there = peer
+        .send(here.to_json().as_bytes())
+        .and_then(|()| peer.recv())
+        .ok()
+        .and_then(|bytes| Dump::from_json(&String::from_utf8_lossy(&bytes)).ok());
+    report.diagnose(here, there, failed);
+    if args.json {
+        serde_json::to_writer(&mut out, &report).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        report.write(&mut out, style)?;
+    }
+    out.flush()?;
+    if report.received > 0 && report.error.is_none() {
+        Ok(())
+    } else {
+        Err(Failure::Found)
+    }
+}
+
+/// Sends pings and waits for their answers; gives the failure of the Queue Pair, if there is one.
+fn pings(
+    args: &Args,
+    end: &mut End,
+    report: &mut Report,
+    mut tell: impl FnMut(String) -> io::Result<()>,
+) -> Result<Option<String>, Failure> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, interrupted.clone()).map_err(told)?;
+    }
+    let begin = Instant::now();
+    let over = |now: Instant| {
+        args.deadline
+            .is_some_and(|deadline| now - begin >= deadline)
+    };
+    let mut sequence = 0u64;
+    while (args.count == 0 || sequence < args.count)
+        && !interrupted.load(Ordering::Relaxed)
+        && !over(Instant::now())
+    {
+        sequence += 1;
+        let sent = Instant::now();
+        let until = args.deadline.map_or(sent + args.wait, |deadline| {
+            (sent + args.wait).min(begin + deadline)
+        });
+        end.send(sequence)?;
+        report.sent += 1;
+        loop {
+            match end.next(until)? {
+                Happened::Came(number) if number == sequence => {
+                    let rtt = sent.elapsed();
+                    report.came(rtt);
+                    tell(format!(
+                        "{} bytes from {}: seq={sequence} time={}",
+                        args.size,
+                        report.peer,
+                        report::short(rtt)
+                    ))?;
+                    break;
+                }
+                // An answer that was given up.
+                Happened::Came(_) => report.late += 1,
+                Happened::Left => {}
+                Happened::Nothing => {
+                    tell(format!(
+                        "no answer to seq={sequence} within {:?}",
+                        args.wait
+                    ))?;
+                    break;
+                }
+                Happened::Failed(why) => return Ok(Some(why)),
+            }
+        }
+        let next = sent + args.interval;
+        let last = args.count != 0 && sequence == args.count;
+        while !last
+            && Instant::now() < next
+            && !interrupted.load(Ordering::Relaxed)
+            && !over(Instant::now())
+        {
+            std::thread::sleep((next - Instant::now()).min(Duration::from_millis(50)));
+        }
+    }
+    Ok(None)
+}
+
+/// A message of the control channel.
+fn read<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        Failure::told(format!(
+            "what the other end says is not of `qp ping`: {error}"
+        ))
+    })
+}
