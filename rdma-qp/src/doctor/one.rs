@@ -5,7 +5,7 @@ use std::time::Duration;
 use rdma_core_sys::ibv_global_route;
 
 use super::{End, Finding, Weight, told_counter};
-use crate::dump::{Failed, GidDump, LastError};
+use crate::dump::{Failed, GidDump, LastError, PortDump};
 use crate::endpoint::LinkLayer;
 use crate::gid::{Family, Gid, GidEntry, GidKind, choose};
 use crate::lint;
@@ -23,6 +23,7 @@ pub(super) fn look(
     rtt: Option<Rtt>,
     found: &mut Vec<Finding>,
 ) {
+    port(end, found);
     modify(end, found);
     path(end, found);
     settings(end, peer, rtt, found);
@@ -108,9 +109,8 @@ fn modify(end: &End<'_>, found: &mut Vec<Finding>) {
         return;
     }
     for problem in problems {
-        if matches!(&problem.code[..], "gid-empty" | "dgid-zero")
-            && other_port(end, &step, &problem.text, found)
-        {
+        // Told with the port.
+        if is_of_gids(&problem.code) && has_no_gid(end) {
             continue;
         }
         found.push(
@@ -151,31 +151,72 @@ fn cure_of(code: &str, step: &str) -> String {
     }
 }
 
-/// A port without any GID, while another has one: the port was assumed. Says whether it was so.
-fn other_port(end: &End<'_>, step: &str, text: &str, found: &mut Vec<Finding>) -> bool {
-    let Some(port) = &end.port else { return false };
-    if !end.gids.is_empty() {
-        return false;
-    }
+/// Whether it is on an Ethernet port whose GID table is empty: from there it reaches nobody.
+fn has_no_gid(end: &End<'_>) -> bool {
+    let ethernet = |port: &PortDump| port.link_layer == Some(LinkLayer::Ethernet);
+    end.gids.is_empty() && end.port.as_ref().is_some_and(ethernet)
+}
+
+/// A port without any GID. If another one has some, this one was assumed.
+fn port(end: &End<'_>, found: &mut Vec<Finding>) {
+    let Some(port) = end.port.as_ref().filter(|_| has_no_gid(end)) else {
+        return;
+    };
+    let refused = match &end.last_error {
+        Some(LastError {
+            what: Failed::Modify { problems, .. },
+            ..
+        }) => problems.iter().find(|problem| is_of_gids(&problem.code)),
+        _ => None,
+    };
+    let empty = format!(
+        "port {} is {}, its GID table is empty",
+        port.number, port.state
+    );
+    let refused = refused.map(|problem| format!("a modify was refused: {}", problem.text));
     let better = end.ports.iter().find_map(|other| {
         let choice = choose(other.number, entries(other.number, &other.gids), None).ok()?;
         Some((other, choice.entry()))
     });
-    let Some((other, entry)) = better else {
-        return false;
-    };
-    found.push(
-        end.finds("port-assumed", Weight::Certain, format!("port {} has no GID at all: the QP belongs on another port", port.number))
-            .shown_by(format!("{step}: {text}"))
-            .shown_by(format!("port {} is {}, its GID table is empty", port.number, port.state))
-            .shown_by(format!("port {} is {} and has GID {entry}", other.number, other.state))
+    found.push(match better {
+        Some((other, entry)) => end
+            .finds(
+                "port-assumed",
+                Weight::Certain,
+                format!(
+                    "port {} has no GID at all: the QP belongs on another port",
+                    port.number
+                ),
+            )
+            .shown_by(empty)
+            .shown_by(format!(
+                "port {} is {} and has GID {entry}",
+                other.number, other.state
+            ))
+            .also(refused)
             .cured_by(format!(
-                "use port_num {} in INIT, in the address vector and in ibv_query_gid, and sgid_index {}; do not assume port 1: \
-                 `qp devices` lists what there is",
+                "use port_num {} in INIT, in the address vector and in ibv_query_gid, and sgid_index {}; do not assume \
+                 port 1: `qp devices` lists what there is",
                 other.number, entry.index
             )),
-    );
-    true
+        None => end
+            .finds(
+                "no-gid",
+                Weight::Certain,
+                format!(
+                    "port {} has no GID at all, and neither has another port",
+                    port.number
+                ),
+            )
+            .shown_by(empty)
+            .also(refused)
+            .cured_by("bring the network interface of the port up and give it an address"),
+    });
+}
+
+/// Whether a problem of a modify follows from an empty GID table.
+fn is_of_gids(code: &str) -> bool {
+    matches!(code, "gid-empty" | "dgid-zero" | "grh-missing")
 }
 
 /// Whether two addresses may be of one subnet: a dump does not say how long prefixes are, so the usual 24 and 64 bits are taken.

@@ -578,7 +578,7 @@ fn a_port_that_was_assumed() {
         Weight::Certain,
         &[
             "port 1 has no GID at all",
-            "INIT -> RTR",
+            "a modify was refused",
             "port 2 is IBV_PORT_ACTIVE",
             "use port_num 2",
             "qp devices",
