@@ -14,7 +14,6 @@ mod net;
 mod node;
 mod pair;
 mod retries;
-mod sim;
 mod srq;
 mod states;
 mod statuses;

@@ -78,8 +78,6 @@ pub struct Net {
     pub now: Instant,
     pub nodes: Vec<Node>,
     pub wire: FaultLayer,
-    /// Hash of every frame and completion, with its time.
-    pub trace: u64,
     /// Frames that were handed to the wire, kept if asked for.
     pub recorded: Option<Vec<Frame>>,
     /// Which nodes take part in which multicast groups.
@@ -187,7 +185,6 @@ impl Net {
             now: Instant::ZERO,
             nodes,
             wire: FaultLayer::new(faults, seed),
-            trace: 0xcbf2_9ce4_8422_2325,
             recorded: None,
             groups: BTreeSet::new(),
             buf: vec![0; MAX_FRAME + 4],
@@ -324,7 +321,6 @@ impl Net {
                         node.done.push(wc);
                         node.cqs.push(cq);
                         node.solicited.push(solicited);
-                        self.hash(format!("{wc:?}").as_bytes());
                     }
                     Event::Qp { kind, .. } => node.events.push(kind),
                     Event::Srq { srq, kind } => node.srq_events.push((srq, kind)),
@@ -343,7 +339,6 @@ impl Net {
         let crc = icrc(&Flow::new(src, dst), &self.buf[..len]);
         self.buf[len..len + 4].copy_from_slice(&crc.to_le_bytes());
         let bytes = self.buf[..len + 4].to_vec();
-        self.hash(&bytes);
         let ip = IpFields {
             traffic_class: t.traffic_class,
             hop_limit: t.hop_limit,
@@ -359,12 +354,6 @@ impl Net {
             all.push(frame.clone());
         }
         self.wire.offer(self.now, frame);
-    }
-
-    fn hash(&mut self, bytes: &[u8]) {
-        let now = self.now.as_nanos();
-        let mark = now ^ u64::from(crc32fast::hash(bytes)) << 32;
-        self.trace = (self.trace ^ mark).wrapping_mul(0x100_0000_01b3);
     }
 
     /// From now on the test itself delivers what the wire gets ([`Net::frames`]).

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rdma_core_sys::rules::rnr_timer;
 use rdma_core_sys::{ibv_qp_state, ibv_wc_status};
+use rdma_soft::core::rng::Rng;
 use rdma_soft::core::{Refused, SendOp};
 use rdma_soft::wire::{Aeth, Bth, NakCode, Opcode, Operation, Packet, Psn, Syndrome};
 
@@ -402,4 +403,47 @@ fn the_answer_to_a_probe_brings_what_was_lost() {
     assert!(p.net.ends(0).iter().all(|end| end.1 == OK));
     assert_eq!(p.net.nodes[0].engine.counters().tx_retransmitted, 16);
     assert_eq!(p.net.nodes[0].engine.counters().timeouts, 0);
+}
+
+/// A peer that vanishes: every request ends once, the oldest with the cause, the others flushed, and
+/// nothing that was reported as done is missing at the peer.
+#[test]
+fn a_vanished_peer_leaves_no_request_without_an_end() {
+    for seed in 1..=50 {
+        let mut rng = Rng::new(seed);
+        let mut net = Net::new(2, 4096, 32, "delay=20us,loss=1%".parse().unwrap(), seed);
+        let (qa, qb) = net.pair(0, 1, &Conn::default());
+        let src = net.nodes[0].mem(0x1000, 8192, ALL);
+        let dst = net.nodes[1].mem(0x1000, 8192, ALL);
+        for i in 0..40 {
+            net.recv(1, qb, 100 + i, &[dst.sge(0, 8192)]);
+        }
+        for i in 0..40 {
+            net.send(
+                0,
+                qa,
+                wqe(i, SEND, &[src.sge(0, 1 + rng.below(8000) as u32)]),
+            );
+        }
+        for _ in 0..rng.below(200) {
+            net.step();
+        }
+        net.wire.partition(addr(1), true);
+        net.settle();
+        let ends = net.ends(0);
+        assert_eq!(
+            ends.iter().map(|e| e.0).collect::<Vec<_>>(),
+            (0..40).collect::<Vec<u64>>()
+        );
+        let good = ends.iter().take_while(|e| e.1 == OK).count();
+        if good < 40 {
+            assert_eq!(ends[good].1, ibv_wc_status::IBV_WC_RETRY_EXC_ERR);
+            assert!(ends[good + 1..].iter().all(|e| e.1 == FLUSHED));
+            assert_eq!(net.state(0, qa), ERR);
+        }
+        assert!(
+            net.nodes[1].done.len() >= good,
+            "what succeeded was delivered"
+        );
+    }
 }
