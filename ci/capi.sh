@@ -230,6 +230,27 @@ step_stages() {
         printf '%s %s; ' $name "$(diff "$capi/examples/plain.c" "$capi/examples/$name.c" | grep -c '^[<>]')"; done)"
 }
 
+# What works: all kinds of requests between two processes, plain and under the two tools.
+step_good() {
+    local cflags="-I$stage/include" static="$stage/lib/libqp.a -pthread -ldl -lm" preload=$CARGO_TARGET_DIR/release/librdma_soft_preload.so
+    # shellcheck disable=SC2086
+    gcc -std=c99 "${strict[@]}" $cflags "$capi/tests/good.c" -o "$work/good" $static || return 1
+    timeout 120 "$work/good" || return 1
+    # shellcheck disable=SC2086
+    if gcc -std=c11 "${strict[@]}" -fsanitize=address -fno-omit-frame-pointer $cflags "$capi/tests/good.c" -o "$work/good_asan" $static 2>"$work/asan.err"; then
+        timeout 240 "$work/good_asan" >"$work/good_asan.out" 2>&1 || { tail -n 60 "$work/good_asan.out"; return 1; }
+    fi
+    if have valgrind; then
+        timeout 300 valgrind --quiet --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite,indirect --fair-sched=yes "$work/good" >"$work/good_valgrind.out" 2>&1 ||
+            { tail -n 60 "$work/good_valgrind.out"; return 1; }
+    fi
+    [[ -e /usr/include/infiniband/verbs.h ]] || return 0
+    [[ -e $preload ]] || cargo build --quiet --release --locked -p rdma-soft-preload || return 1
+    # shellcheck disable=SC2086
+    gcc -std=c99 "${strict[@]}" $cflags "$capi/tests/raw.c" -o "$work/raw" $static -libverbs || return 1
+    LD_PRELOAD=$preload timeout 120 "$work/raw"
+}
+
 step_misuse() {
     local cflags="-I$stage/include" static="$stage/lib/libqp.a -pthread -ldl -lm" compiler=gcc
     # shellcheck disable=SC2086
@@ -345,7 +366,7 @@ step_tarball() {
 
 # --- all of it -------------------------------------------------------------------------------------
 
-all=(header abi symbols linkline sizes compile run stages misuse fuzz install cmake beside mpi tarball)
+all=(header abi symbols linkline sizes compile run stages good misuse fuzz install cmake beside mpi tarball)
 if [[ ${1:-} == --list ]]; then printf '%s\n' "${all[@]}"; exit 0; fi
 mkdir -p "$work" || exit 1
 if [[ ${1:-} == --record ]]; then
