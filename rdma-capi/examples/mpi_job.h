@@ -2,7 +2,7 @@
  * do when a rank dies. MPI starts the processes and hands their endpoints round; all messages go
  * over libqp.
  *
- *   --transport rc | ud  rc if not given
+ *   --transport NAME     rc, ud or xrc; rc if not given
  *   --device NAME        an adapter such as mlx5_0, or `soft` for a software device; if not given,
  *                        the first adapter, and a software device where there is none
  *   --rounds N           how often; 100 if not given
@@ -35,7 +35,7 @@
 /* What a rank has. Its memory: slots to receive in, behind them one to send from for each rank. */
 typedef struct job {
     int rank, ranks, rounds, die;
-    int transport;           /* QP_RC or QP_UD */
+    int transport;           /* QP_RC, QP_UD or QP_XRC */
     int sending;             /* messages whose completion is still to come */
     uint32_t receives;       /* slots to receive in */
     qp_device *device;
@@ -44,8 +44,11 @@ typedef struct job {
     qp_srq *srq;             /* where every Queue Pair takes its receives from */
     qp_mr *mr;
     char *memory;
-    qp_pair **pairs;         /* RC: one to each other rank. UD: one for all, at our own place */
+    qp_pair **pairs;         /* RC, XRC: one to each other rank. UD: for all, at our own place */
     qp_dest **dests;         /* UD: the way to each other rank; else NULLs */
+    qp_xrc_domain *domain;   /* XRC: what our SRQ stands in */
+    qp_xrc_target **targets; /* XRC: what the pair of each other rank is connected to; else NULLs */
+    uint32_t *srq_nums;      /* XRC: the SRQ of each other rank; else 0 */
 } job;
 
 /* A message that has come. Its bytes stay until receive_into(job, slot) gives the slot back. */
@@ -78,8 +81,9 @@ static inline double seconds(void)
 
 static inline void usage(const char *program)
 {
-    fprintf(stderr, "usage: %s [--transport rc|ud] [--device NAME] [--rounds N] [--die RANK]\n"
-            "with 2 to 256 ranks, and at most 65535 as rounds times ranks\n", program);
+    fprintf(stderr, "usage: %s [--transport rc|ud|xrc] [--device NAME] [--rounds N] "
+            "[--die RANK]\nwith 2 to 256 ranks, and at most 65535 as rounds times ranks\n",
+            program);
     MPI_Finalize();
     exit(2);
 }
@@ -117,6 +121,7 @@ static inline void send_to(job *j, int rank, size_t len, uint32_t what)
     send.offset = (size_t)(send_slot(j, rank) - j->memory);
     send.len = len;
     send.to = j->dests[rank];
+    send.srq_num = j->srq_nums[rank];
     TRY(qp_post_send(j->pairs[j->transport == QP_UD ? j->rank : rank], &send));
     j->sending++;
 }
@@ -139,44 +144,80 @@ static inline void job_open(job *j, const char *device)
     depth = j->transport == QP_UD ? 4 * (uint32_t)j->ranks : 8;
     TRY(qp_pd_create(j->device, &j->pd));
     TRY(qp_cq_create(j->device, j->receives + depth * (uint32_t)j->ranks, 1, &j->cq));
-    TRY(qp_srq_create(j->pd, j->receives, 1, &j->srq));
+    if (j->transport == QP_XRC) {
+        TRY(qp_xrc_domain_open(j->device, NULL, 0, &j->domain));
+        TRY(qp_srq_create_xrc(j->pd, j->domain, j->cq, j->receives, 1, &j->srq));
+    } else {
+        TRY(qp_srq_create(j->pd, j->receives, 1, &j->srq));
+    }
     TRY(qp_mr_create(j->pd, (j->receives + (size_t)j->ranks) * SLOT,
                      1 /* IBV_ACCESS_LOCAL_WRITE */, &j->mr));
     TRY(qp_mr_addr(j->mr, &memory));
     j->memory = memory;
     j->pairs = zeroed((size_t)j->ranks, sizeof *j->pairs);
     j->dests = zeroed((size_t)j->ranks, sizeof *j->dests);
+    j->targets = zeroed((size_t)j->ranks, sizeof *j->targets);
+    j->srq_nums = zeroed((size_t)j->ranks, sizeof *j->srq_nums);
     for (slot = 0; slot < j->receives; slot++) receive_into(j, slot);
 
     memset(&attr, 0, sizeof attr);
     attr.transport = (uint32_t)j->transport;
     attr.send_depth = depth;
     attr.send_cq = j->cq;
-    attr.srq = j->srq;
-    for (rank = 0; rank < j->ranks; rank++)
-        if ((rank == j->rank) == (j->transport == QP_UD))
-            TRY(qp_pair_create(j->pd, &attr, &j->pairs[rank]));
+    attr.srq = j->transport == QP_XRC ? NULL : j->srq; /* XRC's pairs only send */
+    for (rank = 0; rank < j->ranks; rank++) {
+        if ((rank == j->rank) != (j->transport == QP_UD)) continue;
+        TRY(qp_pair_create(j->pd, &attr, &j->pairs[rank]));
+        if (j->transport != QP_XRC) continue;
+        TRY(qp_xrc_target_create(j->domain, &j->targets[rank]));
+        TRY(qp_xrc_target_report_on(j->targets[rank], j->cq));
+    }
 }
 
-/* RC: a connection is two Queue Pairs, so each rank has an endpoint for each other one. Of all
- * that MPI_Allgather gives, number `a * ranks + b` is that of rank a for rank b. A Queue Pair may
- * send when that of the peer is ready to receive, so all wait for all in the middle. */
-static inline void connect_rc(job *j)
-{
-    int n = j->ranks, bytes = n * (int)sizeof(qp_endpoint), rank;
-    qp_endpoint *mine = zeroed((size_t)n, sizeof *mine);
-    qp_endpoint *all = zeroed((size_t)n * (size_t)n, sizeof *all);
+/* What a rank tells another one. */
+typedef struct card {
+    qp_endpoint pair;
+    qp_endpoint target; /* XRC */
+    uint32_t srq_num;   /* XRC */
+} card;
 
-    for (rank = 0; rank < n; rank++)
-        if (j->pairs[rank])
-            TRY(qp_pair_endpoint(j->pairs[rank], j->device, 1, -1, NULL, &mine[rank]));
+/* RC: a connection is two Queue Pairs, one of each rank. XRC: a Queue Pair only sends, to a target
+ * of the other rank, so a connection is a Queue Pair and a target of each rank. Either way a rank
+ * has a card for each other one. Of all that MPI_Allgather gives, number `a * ranks + b` is that of
+ * rank a for rank b. A Queue Pair may send when what it is connected to is ready to receive, so all
+ * wait for all in the middle. */
+static inline void connect_all(job *j)
+{
+    int n = j->ranks, bytes = n * (int)sizeof(card), rank;
+    card *mine = zeroed((size_t)n, sizeof *mine);
+    card *all = zeroed((size_t)n * (size_t)n, sizeof *all);
+
+    for (rank = 0; rank < n; rank++) {
+        if (rank == j->rank) continue;
+        TRY(qp_pair_endpoint(j->pairs[rank], j->device, 1, -1, NULL, &mine[rank].pair));
+        if (!j->targets[rank]) continue;
+        TRY(qp_xrc_target_endpoint(j->targets[rank], j->device, 1, -1, NULL, &mine[rank].target));
+        TRY(qp_srq_xrc_number(j->srq, &mine[rank].srq_num));
+    }
     MPI_Allgather(mine, bytes, MPI_BYTE, all, bytes, MPI_BYTE, MPI_COMM_WORLD);
-    for (rank = 0; rank < n; rank++)
-        if (j->pairs[rank])
-            TRY(qp_pair_connect_begin(j->pairs[rank], &all[rank * n + j->rank], NULL));
+    for (rank = 0; rank < n; rank++) {
+        const card *there = &all[rank * n + j->rank];
+
+        if (rank == j->rank) continue;
+        if (j->targets[rank]) {
+            TRY(qp_pair_connect_begin(j->pairs[rank], &there->target, NULL));
+            TRY(qp_xrc_target_connect_begin(j->targets[rank], &there->pair, NULL));
+        } else {
+            TRY(qp_pair_connect_begin(j->pairs[rank], &there->pair, NULL));
+        }
+        j->srq_nums[rank] = there->srq_num;
+    }
     MPI_Barrier(MPI_COMM_WORLD);
-    for (rank = 0; rank < n; rank++)
-        if (j->pairs[rank]) TRY(qp_pair_connect_finish(j->pairs[rank], NULL));
+    for (rank = 0; rank < n; rank++) {
+        if (rank == j->rank) continue;
+        TRY(qp_pair_connect_finish(j->pairs[rank], NULL));
+        if (j->targets[rank]) TRY(qp_xrc_target_connect_finish(j->targets[rank], NULL));
+    }
     free(mine);
     free(all);
 }
@@ -214,6 +255,7 @@ static inline void job_begin(job *j, int argc, char **argv)
 
         if (!strcmp(argv[i], "--transport") && !strcmp(value, "rc")) j->transport = QP_RC;
         else if (!strcmp(argv[i], "--transport") && !strcmp(value, "ud")) j->transport = QP_UD;
+        else if (!strcmp(argv[i], "--transport") && !strcmp(value, "xrc")) j->transport = QP_XRC;
         else if (!strcmp(argv[i], "--device") && *value) device = value;
         else if (!strcmp(argv[i], "--rounds") && atoi(value) > 0) j->rounds = atoi(value);
         else if (!strcmp(argv[i], "--die") && *value) j->die = atoi(value);
@@ -222,7 +264,7 @@ static inline void job_begin(job *j, int argc, char **argv)
     if (j->ranks < 2 || j->ranks > 256 || (long)j->rounds * j->ranks > 65535) usage(argv[0]);
     job_open(j, device);
     if (j->transport == QP_UD) connect_ud(j);
-    else connect_rc(j);
+    else connect_all(j);
 }
 
 /* Says that a rank is lost, and how we know. */
@@ -236,9 +278,9 @@ static inline void lost(const job *j, int rank, const char *why)
  * is, names those who are not, and ends this process. The others do the same at the same time,
  * because the question makes them ask too.
  *
- * On RC the device knows: it repeats a message until the peer's device acknowledges it, and reports
- * that this never happened. On UD nobody acknowledges anything, and who says nothing for long is
- * taken for lost.
+ * On RC and XRC the device knows: it repeats a message until the peer's device acknowledges it, and
+ * reports that this never happened. On UD nobody acknowledges anything, and who says nothing for
+ * long is taken for lost.
  *
  * `done` is the completion that brought us here; NULL for silence. */
 static inline void roll_call(job *j, const qp_completion *done)
@@ -334,6 +376,7 @@ static inline void die_in(const job *j, int round)
 /* Ends: all have all, says rank 0. */
 static inline void job_end(job *j, const char *what, unsigned long bytes)
 {
+    const char *over = j->transport == QP_UD ? "UD" : j->transport == QP_XRC ? "XRC" : "RC";
     unsigned long all = 0;
     int rank;
 
@@ -341,15 +384,19 @@ static inline void job_end(job *j, const char *what, unsigned long bytes)
     MPI_Reduce(&bytes, &all, 1, MPI_UNSIGNED_LONG, MPI_SUM, 0, MPI_COMM_WORLD);
     MPI_Barrier(MPI_COMM_WORLD);
     if (j->rank == 0)
-        printf("%s over %s: %d ranks, %lu bytes, all right\n", what,
-               j->transport == QP_UD ? "UD" : "RC", j->ranks, all);
+        printf("%s over %s: %d ranks, %lu bytes, all right\n", what, over, j->ranks, all);
     for (rank = 0; rank < j->ranks; rank++) {
         if (j->dests[rank]) TRY(qp_dest_destroy(j->dests[rank]));
         if (j->pairs[rank]) TRY(qp_pair_destroy(j->pairs[rank]));
+        if (j->targets[rank]) TRY(qp_xrc_target_destroy(j->targets[rank]));
     }
     free(j->dests);
     free(j->pairs);
-    TRY(qp_srq_destroy(j->srq) || qp_cq_destroy(j->cq));
+    free(j->targets);
+    free(j->srq_nums);
+    TRY(qp_srq_destroy(j->srq));
+    if (j->domain) TRY(qp_xrc_domain_destroy(j->domain));
+    TRY(qp_cq_destroy(j->cq));
     TRY(qp_mr_destroy(j->mr) || qp_pd_destroy(j->pd));
     TRY(qp_device_destroy(j->device));
     MPI_Finalize();

@@ -8,7 +8,10 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use rdma_core_sys::ibv_cq;
-use rdma_qp::{Armed, CloseCqError, Completion, Cq, Device, Operation, QueueKind, Success};
+use rdma_qp::{
+    Armed, CloseCqError, Completion, Cq, Device, Failure, Operation, QueueKind, Sender, Success,
+    Ticket,
+};
 
 use crate::device::qp_device;
 use crate::errors::in_use;
@@ -223,11 +226,16 @@ impl Reporters {
 /// What C has a `qp_cq *` of.
 pub(crate) struct Queue {
     pub(crate) cq: Cq,
+    known: Known,
+    /// The last completion that was no success.
+    failed: Option<Completion>,
+}
+
+/// Whose completions come here.
+struct Known {
     reporters: Reporters,
     /// Of SRQs, with their numbers.
     shared: Vec<(u32, Arc<Contexts>)>,
-    /// The last completion that was no success.
-    failed: Option<Completion>,
 }
 
 // SAFETY: no other type has this kind.
@@ -236,160 +244,245 @@ unsafe impl Object for Queue {
     const KIND: Kind = Kind::Cq;
 }
 
-impl Queue {
-    /// A new Queue Pair reports here.
-    pub(crate) fn enter(&mut self, qp_num: u32, contexts: Arc<PairContexts>) {
-        self.reporters.enter(qp_num, contexts);
-    }
-
-    /// Receives of an SRQ complete here.
-    pub(crate) fn enter_srq(&mut self, number: u32, contexts: Arc<Contexts>) {
-        self.shared
-            .retain(|(known, contexts)| *known != number && Arc::strong_count(contexts) > 1);
-        self.shared.push((number, contexts));
-    }
-
-    /// Finds the context of a request.
-    #[inline(always)]
-    fn context(&self, done: &Completion) -> u64 {
-        let sequence = done.ticket.sequence();
-        match done.queue {
-            QueueKind::Send => self.reporters.find(done.qp_num).send.get(sequence),
-            QueueKind::Recv => self.reporters.find(done.qp_num).recv.get(sequence),
-            _ => self.shared_context(done),
+impl Known {
+    fn new() -> Known {
+        Known {
+            reporters: Reporters::new(),
+            shared: Vec::new(),
         }
     }
 
-    #[inline(never)]
-    fn shared_context(&self, done: &Completion) -> u64 {
-        let number = done.ticket.srq();
-        let found = self.shared.iter().find(|(srq, _)| Some(*srq) == number);
-        found.map_or(0, |(_, contexts)| contexts.get(done.ticket.sequence()))
-    }
-
-    /// What C gets of a completion.
-    pub(crate) fn translate(&mut self, done: &Completion) -> qp_completion {
-        match &done.outcome {
-            Ok(success) => self.success(done, success),
-            Err(failure) => {
-                self.failed = Some(*done);
-                qp_completion {
-                    context: self.context(done),
-                    qp_num: done.qp_num,
-                    status: failure.status.0,
-                    vendor_err: failure.vendor_err,
-                    byte_len: 0,
-                    imm: 0,
-                    operation: code(failure.operation) as u8,
-                    queue: queue(done.queue) as u8,
-                    flags: 0,
-                    service_level: 0,
-                    sender_qp_num: 0,
-                    sender_lid: 0,
-                    reserved: 0,
-                }
-            }
-        }
-    }
-
-    /// What C gets of a success.
+    /// What C gets of a success. It is put together from what the completion has, one by one, so that those parts of it that
+    /// are in registers need not go to memory.
     #[inline(always)]
     fn success(&self, done: &Completion, success: &Success) -> qp_completion {
-        let (imm, mut flags) = match (success.imm, success.invalidated) {
+        if success.operation == Operation::Recv {
+            return self.received(Message {
+                ticket: done.ticket,
+                queue: done.queue,
+                qp_num: done.qp_num,
+                byte_len: success.byte_len,
+                imm: success.imm,
+                invalidated: success.invalidated,
+                by_write: success.by_write,
+                sender: success.sender,
+            });
+        }
+        let contexts = &self.reporters.find(done.qp_num).send;
+        qp_completion {
+            context: contexts.get(done.ticket.sequence()),
+            qp_num: done.qp_num,
+            byte_len: success.byte_len,
+            operation: code(success.operation),
+            queue: qp_queue::QP_SQ as u8,
+            ..NOTHING
+        }
+    }
+
+    /// What C gets of a receive.
+    #[inline(never)]
+    fn received(&self, message: Message) -> qp_completion {
+        let Message { ticket, qp_num, .. } = message;
+        let (imm, mut flags) = match (message.imm, message.invalidated) {
             (Some(imm), _) => (imm, QP_HAS_IMM),
             (None, Some(key)) => (key, QP_INVALIDATED),
             (None, None) => (0, 0),
         };
-        if success.by_write {
+        if message.by_write {
             flags |= QP_BY_WRITE;
         }
         let mut sender = (0, 0, 0);
-        if let Some(from) = &success.sender {
+        if let Some(from) = &message.sender {
             flags |= QP_DATAGRAM | if from.has_grh { QP_HAS_GRH } else { 0 };
             sender = (from.service_level, from.qp_num, from.lid);
         }
         qp_completion {
-            context: self.context(done),
-            qp_num: done.qp_num,
-            status: 0,
-            vendor_err: 0,
-            byte_len: success.byte_len,
+            context: self.context(message.queue, qp_num, ticket),
+            qp_num,
+            byte_len: message.byte_len,
             imm,
-            operation: code(success.operation) as u8,
-            queue: queue(done.queue) as u8,
+            operation: qp_op::QP_RECV as u8,
+            queue: queue(message.queue),
             flags,
             service_level: sender.0,
             sender_qp_num: sender.1,
             sender_lid: sender.2,
-            reserved: 0,
+            ..NOTHING
         }
     }
 
-    /// Takes the next completion, and puts it where C wants it. `false`: there is none.
-    #[inline(always)]
-    fn take(
-        &mut self,
-        places: &mut Places<'_, qp_completion>,
-        place: usize,
-    ) -> Result<bool, Fault> {
-        // Both ways need the place, one at a time.
-        let places = RefCell::new(places);
-        let other = Cell::new(None);
-        let taken = self.cq.poll_by(
-            #[inline(always)]
-            |done| {
-                if let Ok(success) = &done.outcome {
-                    let out = self.success(&done, success);
-                    places.borrow_mut().set(place, out);
-                }
-            },
-            |done| other.set(Some(done)),
-        )?;
-        if taken.is_none() {
-            return Ok(false);
-        }
-        if let Some(done) = other.get() {
-            self.take_other(&done, places.into_inner(), place);
-        }
-        Ok(true)
-    }
-
+    /// What C gets of a failure.
     #[cold]
     #[inline(never)]
-    fn take_other(
-        &mut self,
-        done: &Completion,
-        places: &mut Places<'_, qp_completion>,
-        place: usize,
-    ) {
-        let out = self.translate(done);
-        places.set(place, out);
+    fn failure(&self, done: &Completion, failure: &Failure) -> qp_completion {
+        qp_completion {
+            context: self.context(done.queue, done.qp_num, done.ticket),
+            qp_num: done.qp_num,
+            status: failure.status.0,
+            vendor_err: failure.vendor_err,
+            operation: code(failure.operation),
+            queue: queue(done.queue),
+            ..NOTHING
+        }
+    }
+
+    /// Finds the context of a request.
+    fn context(&self, queue: QueueKind, qp_num: u32, ticket: Ticket) -> u64 {
+        let sequence = ticket.sequence();
+        match queue {
+            QueueKind::Send => self.reporters.find(qp_num).send.get(sequence),
+            QueueKind::Recv => self.reporters.find(qp_num).recv.get(sequence),
+            _ => {
+                let number = ticket.srq();
+                let found = self.shared.iter().find(|(srq, _)| Some(*srq) == number);
+                found.map_or(0, |(_, contexts)| contexts.get(sequence))
+            }
+        }
+    }
+}
+
+/// What a completion says of a receive.
+struct Message {
+    ticket: Ticket,
+    queue: QueueKind,
+    qp_num: u32,
+    byte_len: u32,
+    imm: Option<u32>,
+    invalidated: Option<u32>,
+    by_write: bool,
+    sender: Option<Sender>,
+}
+
+/// What a completion has that does not say anything.
+const NOTHING: qp_completion = qp_completion {
+    context: 0,
+    qp_num: 0,
+    status: 0,
+    vendor_err: 0,
+    byte_len: 0,
+    imm: 0,
+    operation: 0,
+    queue: 0,
+    flags: 0,
+    service_level: 0,
+    sender_qp_num: 0,
+    sender_lid: 0,
+    reserved: 0,
+};
+
+/// The queue as C has it.
+fn queue(kind: QueueKind) -> u8 {
+    let queue = match kind {
+        QueueKind::Send => qp_queue::QP_SQ,
+        QueueKind::Recv => qp_queue::QP_RQ,
+        _ => qp_queue::QP_SRQ,
+    };
+    queue as u8
+}
+
+impl Queue {
+    /// A new Queue Pair reports here.
+    pub(crate) fn enter(&mut self, qp_num: u32, contexts: Arc<PairContexts>) {
+        self.known.reporters.enter(qp_num, contexts);
+    }
+
+    /// Receives of an SRQ complete here.
+    pub(crate) fn enter_srq(&mut self, number: u32, contexts: Arc<Contexts>) {
+        let shared = &mut self.known.shared;
+        shared.retain(|(known, contexts)| *known != number && Arc::strong_count(contexts) > 1);
+        shared.push((number, contexts));
+    }
+
+    /// What C gets of a completion.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn translate(&mut self, done: &Completion) -> qp_completion {
+        match &done.outcome {
+            Ok(success) => self.known.success(done, success),
+            Err(failure) => {
+                self.failed = Some(*done);
+                self.known.failure(done, failure)
+            }
+        }
     }
 
     /// Takes what is there.
     #[inline(always)]
     fn poll(&mut self, places: &mut Places<'_, qp_completion>) -> Result<usize, Fault> {
-        let mut count = 0;
-        while count < places.len() && self.take(places, count)? {
-            count += 1;
+        if places.len() == 1 {
+            return self.poll_one(places).map(usize::from);
         }
+        self.poll_more(places, 0)
+    }
+
+    /// Takes the next completion, and puts it where C wants it. `false`: there is none.
+    #[inline(always)]
+    fn poll_one(&mut self, places: &mut Places<'_, qp_completion>) -> Result<bool, Fault> {
+        // Both ways need the place, one at a time.
+        let places = RefCell::new(places);
+        let other = Cell::new(None);
+        let known = &self.known;
+        let taken = self.cq.poll_by(
+            #[inline(always)]
+            |done| {
+                if let Ok(success) = &done.outcome {
+                    let out = known.success(&done, success);
+                    places.borrow_mut().set(0, out);
+                }
+            },
+            |done| other.set(Some(done)),
+        )?;
+        if let Some(done) = other.get() {
+            let out = self.translate(&done);
+            places.into_inner().set(0, out);
+        }
+        Ok(taken.is_some())
+    }
+
+    /// Takes as many as there is room for behind the first `count`, and says how many there are then.
+    #[inline(never)]
+    fn poll_more(
+        &mut self,
+        places: &mut Places<'_, qp_completion>,
+        mut count: usize,
+    ) -> Result<usize, Fault> {
+        let mut failed = None;
+        while count < places.len() {
+            let before = count;
+            let mut batch = match self.cq.poll_batch() {
+                Ok(batch) => batch,
+                // What was taken is handed out first; a CQ that does not work says so again.
+                Err(_) if count > 0 => break,
+                Err(error) => return Err(error.into()),
+            };
+            while count < places.len()
+                && let Some(done) = batch.next()
+            {
+                if let Ok(success) = &done.outcome {
+                    places.set(count, self.known.success(&done, success));
+                } else {
+                    // (A copy of its own, so that what succeeds need not go to memory.)
+                    let done = failed.insert(done);
+                    if let Err(failure) = &done.outcome {
+                        places.set(count, self.known.failure(done, failure));
+                    }
+                }
+                count += 1;
+            }
+            drop(batch);
+            if count == before {
+                break;
+            }
+        }
+        self.failed = failed.or(self.failed);
         Ok(count)
     }
 }
 
-/// The queue as C has it.
-#[inline(always)]
-fn queue(kind: QueueKind) -> qp_queue {
-    match kind {
-        QueueKind::Send => qp_queue::QP_SQ,
-        QueueKind::Recv => qp_queue::QP_RQ,
-        _ => qp_queue::QP_SRQ,
-    }
-}
-
 /// The operation as C has it.
-fn code(operation: Operation) -> qp_op {
-    match operation {
+#[inline(always)]
+fn code(operation: Operation) -> u8 {
+    let op = match operation {
         Operation::Send => qp_op::QP_SEND,
         Operation::SendInv => qp_op::QP_SEND_WITH_INV,
         Operation::Write => qp_op::QP_WRITE,
@@ -399,7 +492,8 @@ fn code(operation: Operation) -> qp_op {
         Operation::BindWindow => qp_op::QP_BIND,
         Operation::LocalInv => qp_op::QP_LOCAL_INV,
         _ => qp_op::QP_RECV,
-    }
+    };
+    op as u8
 }
 
 export! {
@@ -416,7 +510,7 @@ export! {
         cq: *mut *mut qp_cq as Out<'_, *mut qp_cq>,
     ) {
         let made = if events == 0 { device.create_cq(entries)? } else { device.create_event_cq(entries)? };
-        cq.set(insert(Queue { cq: made, reporters: Reporters::new(), shared: Vec::new(), failed: None })?);
+        cq.set(insert(Queue { cq: made, known: Known::new(), failed: None })?);
         Ok(())
     }
 
@@ -465,10 +559,7 @@ export! {
         };
         let out = cq.translate(&first);
         places.set(0, out);
-        let mut found = 1;
-        while found < places.len() && cq.take(&mut places, found)? {
-            found += 1;
-        }
+        let found = cq.poll_more(&mut places, 1)?;
         if let Some(mut count) = count {
             count.set(found);
         }
@@ -529,7 +620,7 @@ export! {
     ///         CQ stays then.
     fn qp_cq_destroy(cq: *mut qp_cq as Later<Queue>) {
         cq.destroy(|queue| {
-            let Queue { cq, reporters, shared, failed } = queue;
+            let Queue { cq, known, failed } = queue;
             cq.close().map_err(|error| {
                 let text = error.to_string();
                 let (cq, fault) = match error {
@@ -538,7 +629,7 @@ export! {
                     // There is no third.
                     _ => unreachable!("{text}"),
                 };
-                (Queue { cq: *cq, reporters, shared, failed }, fault)
+                (Queue { cq: *cq, known, failed }, fault)
             })
         })
     }

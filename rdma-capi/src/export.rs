@@ -33,7 +33,7 @@ macro_rules! export {
         $(#[$meta])*
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $c),*) -> std::ffi::c_int {
-            $crate::export::hot_boundary(|| {
+            $crate::export::hot_boundary(#[inline(always)] || {
                 $(#[allow(unused_mut)] let mut $arg = $crate::export::export!(@take $arg, $c $(, $take)?);)*
                 $body
             })
@@ -125,6 +125,7 @@ pub(crate) trait Take<C>: Sized {
 
 /// An argument is NULL that must not be.
 #[cold]
+#[inline(never)]
 fn null(name: &str) -> Fault {
     Fault::new(QP_CODE_NULL, libc::EINVAL, format!("{name} is NULL"))
 }
@@ -306,11 +307,17 @@ impl<T> Places<'_, T> {
 #[inline(always)]
 fn fits<T>(len: usize, name: &str) -> Result<(), Fault> {
     if len > isize::MAX as usize / size_of::<T>().max(1) {
-        return Err(Fault::range(format!(
-            "the length {len} of {name} is no length of an array"
-        )));
+        return Err(no_length(len, name));
     }
     Ok(())
+}
+
+#[cold]
+#[inline(never)]
+fn no_length(len: usize, name: &str) -> Fault {
+    Fault::range(format!(
+        "the length {len} of {name} is no length of an array"
+    ))
 }
 
 /// Copies `text` with its end into a buffer of `len` bytes; `needed` gets the length of the whole text, its end included.

@@ -4,7 +4,7 @@ use rdma_qp::op::ToSrq;
 use rdma_qp::xrc::{SrqNum, XrcSend};
 use rdma_qp::*;
 
-use crate::cq::qp_op;
+use crate::cq::{PairContexts, qp_op};
 use crate::dest::qp_dest;
 use crate::export::{Array, In, Out, export};
 use crate::fault::*;
@@ -197,8 +197,63 @@ impl<T: Transport> Local<T> for Copied<'_> {
     }
 }
 
-/// Posts the request of a struct.
+/// Posts the request of a struct with one range. SEND, WRITE and READ over RC, which are what most programs post in
+/// their loops, do not go by way of `post`.
 #[inline(always)]
+fn post_range(pair: &mut Pair, send: &qp_send, mr: &Mr) -> Result<(), Fault> {
+    let Pair {
+        qp: Any::Rc(qp),
+        contexts,
+        ..
+    } = pair
+    else {
+        return post_other(pair, send, mr);
+    };
+    let (local, flags) = (mr.slice(send.offset, send.len)?, flags(send)?);
+    match send.op {
+        SEND => end(qp.post(op::Send, local, flags), contexts, send),
+        WRITE => {
+            let remote = send.remote.at(send.remote_offset);
+            end(qp.post(op::Write { remote }, local, flags), contexts, send)
+        }
+        READ => {
+            let remote = send.remote.at(send.remote_offset);
+            end(qp.post(op::Read { remote }, local, flags), contexts, send)
+        }
+        _ => post_other(pair, send, mr),
+    }
+}
+
+/// Ends a post: each operation does it by itself, so that what came of it is never in memory.
+#[inline(always)]
+fn end(
+    posted: Result<Ticket, PostError>,
+    contexts: &PairContexts,
+    send: &qp_send,
+) -> Result<(), Fault> {
+    match posted {
+        Ok(ticket) => {
+            contexts.send.put(ticket.sequence(), send.context);
+            Ok(())
+        }
+        Err(error) => Err(refused(error)),
+    }
+}
+
+/// Posts what is not usual.
+#[inline(never)]
+fn post_other(pair: &mut Pair, send: &qp_send, mr: &Mr) -> Result<(), Fault> {
+    post(pair, send, mr.slice(send.offset, send.len)?)
+}
+
+#[cold]
+#[inline(never)]
+fn refused(error: PostError) -> Fault {
+    error.into()
+}
+
+/// Posts the request of a struct.
+#[inline(never)]
 fn post<L>(pair: &mut Pair, send: &qp_send, local: L) -> Result<(), Fault>
 where
     L: Local<Rc> + Local<Uc> + Local<Ud> + Local<XrcSend>,
@@ -329,6 +384,63 @@ where
     Ok(())
 }
 
+/// Posts requests as long as they are of the same region, which is looked up once, and adds their number to `done`.
+fn post_some(pair: &mut Pair, sends: &[qp_send], done: &mut usize) -> Result<(), Fault> {
+    let Some(first) = sends.first() else {
+        return Ok(());
+    };
+    if first.mr.is_null() {
+        nothing(first.len, "send")?;
+        post(pair, first, &NOTHING[..])?;
+        *done += 1;
+        return Ok(());
+    }
+    let mr = Held::<Mr>::of(first.mr, "send->mr")?;
+    let alike = sends.iter().take_while(|send| send.mr == first.mr);
+    if let Pair {
+        qp: Any::Rc(qp),
+        contexts,
+        ..
+    } = pair
+    {
+        let mut list = qp.sends();
+        let before = *done;
+        for send in alike {
+            let (local, flags) = (mr.slice(send.offset, send.len)?, flags(send)?);
+            match send.op {
+                SEND => end(list.post(op::Send, local, flags), contexts, send)?,
+                WRITE => {
+                    let remote = send.remote.at(send.remote_offset);
+                    end(
+                        list.post(op::Write { remote }, local, flags),
+                        contexts,
+                        send,
+                    )?;
+                }
+                READ => {
+                    let remote = send.remote.at(send.remote_offset);
+                    end(list.post(op::Read { remote }, local, flags), contexts, send)?;
+                }
+                _ => break,
+            }
+            *done += 1;
+        }
+        // What is none of these comes first the next time.
+        if *done > before {
+            return Ok(());
+        }
+        drop(list);
+        post_other(pair, first, &mr)?;
+        *done += 1;
+        return Ok(());
+    }
+    for send in alike {
+        post(pair, send, mr.slice(send.offset, send.len)?)?;
+        *done += 1;
+    }
+    Ok(())
+}
+
 /// Hands over what waits for the doorbell.
 #[inline(always)]
 fn ring(pair: &mut Pair) -> Result<(), Fault> {
@@ -387,7 +499,7 @@ export! {
         }
         let mut entered = pair.with::<Mr>(send.mr, "send->mr")?;
         let (pair, mr) = entered.both();
-        post(pair, send, mr.slice(send.offset, send.len)?)?;
+        post_range(pair, send, mr)?;
         ring(pair)
     }
 
@@ -407,25 +519,12 @@ export! {
         // SAFETY: `count` is the length of `sends`, says the header.
         let sends = unsafe { sends.of(count) }?;
         let mut done = 0;
-        let result = (|| {
-            // Requests on one region after another are usual: it is looked up once.
-            let mut last: Option<(*mut qp_mr, Held<Mr>)> = None;
-            for send in sends {
-                if send.mr.is_null() {
-                    nothing(send.len, "send")?;
-                    post(&mut pair, send, &NOTHING[..])?;
-                } else {
-                    let mr = match &last {
-                        Some((handle, mr)) if *handle == send.mr => mr,
-                        _ => &last.insert((send.mr, Held::of(send.mr, "send->mr")?)).1,
-                    };
-                    post(&mut pair, send, mr.slice(send.offset, send.len)?)?;
-                }
-                done += 1;
-            }
-            Ok(())
-        })();
-        let rung = ring(&mut pair);
+        let mut result = Ok(());
+        while done < sends.len() && result.is_ok() {
+            result = post_some(&mut pair, &sends[done..], &mut done);
+        }
+        // Whatever the doorbell is: sends in a row may wait for each other.
+        let rung = any!(&mut pair.qp, qp => qp.ring()).map_err(refused);
         if let Some(mut posted) = posted {
             posted.set(done);
         }

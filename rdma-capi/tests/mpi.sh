@@ -16,7 +16,7 @@ ranks=4 dead=2 failed=0
 flags=$(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --cflags qp)
 flags+=" $(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --variable=static_libs qp)"
 read -ra flags <<<"$flags"
-transports=(rc ud)
+transports=(rc ud xrc)
 # Each rank is started by a shell, which tells its status. MPICH's launcher says by SIGUSR1 that a rank is dead.
 shell='trap "" USR1; "$@"; echo "status $?"'
 
