@@ -49,8 +49,13 @@ cat >"$work/top.h" <<END
  * in are real pointers, of which nothing can be known: they must be alive.
  *
  * Threads. Any thread may call any function. One object serves one call at a time, and a second one meanwhile is refused with
- * EBUSY; of qp_device, qp_pd, qp_mr, qp_dest, qp_listener and
- * qp_xrc_domain many calls may be under way.
+ * EBUSY; of qp_device, qp_pd, qp_mr, qp_dest, qp_listener and qp_xrc_domain many calls may be under way. No function may be
+ * called by a signal handler. A child of fork(2) opens what it needs itself: handles of its parent are of no use to it. What is
+ * not destroyed when the process ends, ends with it.
+ *
+ * Names, beside those of verbs: context is wr_id, ..._depth is max_..._wr, ..._ranges is max_..._sge, qp_dest is an ibv_ah with
+ * the number and the Q_Key of a Queue Pair, qp_region is what addr, length and rkey of an ibv_mr are to a peer. Immediate data
+ * is in host byte order.
  *
  * Needs nothing but the C library at build time: libibverbs is found when it is first needed, in the process if it is there,
  * else on the system. <infiniband/verbs.h> may be included before or after, or not at all.
