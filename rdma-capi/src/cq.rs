@@ -252,12 +252,12 @@ impl Known {
         }
     }
 
-    /// What C gets of a success. It is put together from what the completion has, one by one, so that those parts of it that
-    /// are in registers need not go to memory.
+    /// Hands over what C gets of a success. It is put together from what the completion has, one by one, and each kind is
+    /// handed over by itself, so that nothing of it goes to memory on the way.
     #[inline(always)]
-    fn success(&self, done: &Completion, success: &Success) -> qp_completion {
+    fn success(&self, done: &Completion, success: &Success, put: impl FnOnce(qp_completion)) {
         if success.operation == Operation::Recv {
-            return self.received(Message {
+            let message = Message {
                 ticket: done.ticket,
                 queue: done.queue,
                 qp_num: done.qp_num,
@@ -266,17 +266,18 @@ impl Known {
                 invalidated: success.invalidated,
                 by_write: success.by_write,
                 sender: success.sender,
-            });
+            };
+            return put(self.received(message));
         }
         let contexts = &self.reporters.find(done.qp_num).send;
-        qp_completion {
+        put(qp_completion {
             context: contexts.get(done.ticket.sequence()),
             qp_num: done.qp_num,
             byte_len: success.byte_len,
             operation: code(success.operation),
             queue: qp_queue::QP_SQ as u8,
             ..NOTHING
-        }
+        });
     }
 
     /// What C gets of a receive.
@@ -398,7 +399,11 @@ impl Queue {
     #[inline(never)]
     pub(crate) fn translate(&mut self, done: &Completion) -> qp_completion {
         match &done.outcome {
-            Ok(success) => self.known.success(done, success),
+            Ok(success) => {
+                let mut out = NOTHING;
+                self.known.success(done, success, |made| out = made);
+                out
+            }
             Err(failure) => {
                 self.failed = Some(*done);
                 self.known.failure(done, failure)
@@ -426,8 +431,7 @@ impl Queue {
             #[inline(always)]
             |done| {
                 if let Ok(success) = &done.outcome {
-                    let out = known.success(&done, success);
-                    places.borrow_mut().set(0, out);
+                    known.success(&done, success, |made| places.borrow_mut().set(0, made));
                 }
             },
             |done| other.set(Some(done)),
@@ -459,7 +463,8 @@ impl Queue {
                 && let Some(done) = batch.next()
             {
                 if let Ok(success) = &done.outcome {
-                    places.set(count, self.known.success(&done, success));
+                    let put = |made| places.set(count, made);
+                    self.known.success(&done, success, put);
                 } else {
                     // (A copy of its own, so that what succeeds need not go to memory.)
                     let done = failed.insert(done);

@@ -223,6 +223,14 @@ fn no_object(handle: u64, wanted: Kind, name: &str) -> Fault {
     }
 }
 
+/// The same, by a function for each type: calls of one and the same would be made one, with what prepares it put in front
+/// of the look.
+#[cold]
+#[inline(never)]
+fn no_object_of<T: Object>(handle: u64, name: &str) -> Fault {
+    no_object(handle, T::KIND, name)
+}
+
 #[cold]
 #[inline(never)]
 fn occupied(kind: Kind, name: &str) -> Fault {
@@ -238,7 +246,7 @@ fn occupied(kind: Kind, name: &str) -> Fault {
 fn find<T: Object>(handle: u64, name: &str) -> Result<&'static Slot, Fault> {
     let slot = slot_of(handle);
     if slot.handle.load(Acquire) != handle || handle & KIND_MASK != T::KIND as u64 {
-        return Err(no_object(handle, T::KIND, name));
+        return Err(no_object_of::<T>(handle, name));
     }
     Ok(slot)
 }
