@@ -17,6 +17,8 @@ import tempfile
 N = 64000
 # What the last line is made of: R is the second over the first, I the third, T the fourth.
 LAST_LINE = ("c-fields", "unsafe", "safe", "safe-lists")
+# What --quick counts too if it is there: libqp's loops, and what its lists are compared with.
+LIBQP = ("libqp-raw", "libqp", "libqp-lists", "c-list")
 PROVIDER = re.compile(r"\bfake_\w+")
 # What a function of ours is for, where the compiler put it into the loop: the innermost of these names counts.
 FOR = {
@@ -58,6 +60,17 @@ FOR = {
     "eq": "ticket",
     "send": "result of the post",
     "post": "result of the post",
+}
+# What the instructions of libqp itself are for, by the file of rdma-capi/src that the innermost function of it is in.
+LIBQP_FOR = {
+    "slots.rs": "libqp: handles looked up and entered",
+    "export.rs": "libqp: the border, NULL, lengths",
+    "fault.rs": "libqp: the border, NULL, lengths",
+    "values.rs": "libqp: the request's fields",
+    "post.rs": "libqp: the request's fields",
+    "cq.rs": "libqp: completion in C's form",
+    "pair.rs": "libqp: which transport",
+    "memory.rs": "libqp: handles looked up and entered",
 }
 CALLER = re.compile(r"\bloop_\w+")
 
@@ -111,7 +124,8 @@ def per_request(program, name, scratch):
         begins[function] = min(address, begins.get(function, address))
     twice.subtract(once)
     # What depends on the number itself, such as reading it from the command line, is no cost of a request.
-    return {(f, a - begins[f]): spent / N for (f, a), spent in twice.items() if abs(spent) > N / 1000}
+    # (A function that ran the first time only is of a thread beside.)
+    return {(f, a - begins[f]): spent / N for (f, a), spent in twice.items() if f in begins and abs(spent) > N / 1000}
 
 
 def part(cost, belongs):
@@ -158,6 +172,18 @@ def listing(binary, cost):
             yield f"{code.get(f'{where:x}', '').strip():<56} {pathlib.Path(file).name}:{line} {name}"
 
 
+def for_libqp(names, chain):
+    """What an instruction is for if libqp put it there, by the innermost frame that says so; None for those of others."""
+    if not any("/rdma-capi/" in file for _, file, _ in chain):
+        return None
+    for name, (_, file, _) in zip(names, chain):
+        if "/rdma-capi/" in file:
+            return LIBQP_FOR.get(pathlib.Path(file).name, "libqp: other")
+        if name in FOR and "/rdma-" in file:
+            return FOR[name]
+    return None
+
+
 def checks(binary, cost):
     """The non-provider instructions by what they are for."""
     found = collections.Counter()
@@ -165,6 +191,9 @@ def checks(binary, cost):
         names = [re.sub(r"<.*", "", name).rpartition("::")[2] for name, _, _ in chain]
         # The innermost function that says what an instruction is for; one of the library that none of these stands for
         # appears under its own name.
+        if of_libqp := for_libqp(names, chain):
+            found[of_libqp] += spent
+            continue
         unknown = next((name for name, (_, file, _) in zip(names, chain) if "/rdma-qp/" in file and not CALLER.search(name)), "the loop")
         found[next((FOR[name] for name in names if name in FOR), unknown)] += spent
     return found
@@ -200,20 +229,20 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help="the program `cost`")
     parser.add_argument("--c", help="the loops in C, a shared object")
-    parser.add_argument("--beside", help="another program of the same kind, whose loops come after")
+    parser.add_argument("--beside", action="append", default=[], help="another program of the same kind, whose loops come after")
     parser.add_argument("--root", type=pathlib.Path, help="the folder that names of files are relative to")
     parser.add_argument("--quick", action="store_true", help="only what the last line needs, and no times")
     parser.add_argument("--lines", action="append", default=[], metavar="LOOP", help="also print this loop line by line")
     parser.add_argument("--instructions", action="append", default=[], metavar="LOOP", help="also list this loop's instructions")
     options = parser.parse_args()
     loops, times = {}, {}
-    for path in filter(None, [options.program, options.beside]):
+    for path in [options.program, *options.beside]:
         program = [path, *(["--c", options.c] if options.c else [])]
         names = subprocess.run([*program, "list"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
         # Each program times the first loop in C too, as what its others are compared with.
         found = timed(program, ["--passes=1", "--n=65536"] if options.quick else [])
         for name in names:
-            if name not in loops and (not options.quick or name in LAST_LINE):
+            if name not in loops and (not options.quick or name in LAST_LINE or (name in LIBQP and len(options.beside) > 0)):
                 loops[name], times[name] = program, found[name]
     costs, sums, problems = {}, {}, []
     print(f"{'loop':<24}{'caller':>8}{'others':>8}{'sum':>8}{'ns':>8}{'ratio':>7}{'allocations':>13}")
@@ -226,9 +255,9 @@ def main():
             ns, ratio, allocations = times[name]
             clock = f"{'':>15}" if options.quick else f"{ns:>8.2f}{ratio:>7.2f}"
             print(f"{name:<24}{caller:>8.1f}{others:>8.1f}{sums[name]:>8.1f}{clock}{allocations:>13g}", flush=True)
+            if allocations and name.startswith(("safe", "libqp")):
+                problems.append(f"{name} allocates {allocations:g} times per request")
             if name.startswith("safe"):
-                if allocations:
-                    problems.append(f"{name} allocates {allocations:g} times per request")
                 problems += locked(options.program, {f for f, _ in cost if not PROVIDER.search(f)})
     for name in options.lines:
         print(f"\n{name}, instructions per request by source line")
@@ -236,19 +265,23 @@ def main():
             print(f"{spent:>7.2f}  {where:<40} {text}")
     for name in options.instructions:
         print(f"\n{name}, instruction by instruction", *listing(loops[name][0], costs[name]), sep="\n")
-    if not options.quick:
-        columns = {name: checks(options.program, costs[name]) for name in ("unsafe", "safe", "safe-lists")}
-        print("\nwhat the instructions are for" + "".join(f"{name:>12}" for name in columns))
-        named = dict.fromkeys(["the loop", *FOR.values()])
+    explained = [name for name in ("unsafe", "safe", "safe-lists", "libqp", "libqp-lists") if name in loops]
+    if not options.quick or "libqp" in loops:
+        columns = {name: checks(loops[name][0], costs[name]) for name in explained}
+        print(f"\n{'what the instructions are for':<36}" + "".join(f"{name:>12}" for name in columns))
+        named = dict.fromkeys(["the loop", *LIBQP_FOR.values(), *FOR.values()])
         for what in [*named, *sorted(set().union(*columns.values()) - set(named))]:
             if any(column[what] for column in columns.values()):
-                print(f"{what:<29}" + "".join(f"{column[what]:>12.2f}" for column in columns.values()))
+                print(f"{what:<36}" + "".join(f"{column[what]:>12.2f}" for column in columns.values()))
         print()
     for problem in problems:
         print(f"PROBLEM {problem}")
     figures = [f"{sums[name]:.1f}" if name in sums else "-" for name in LAST_LINE]
     if "c-fields" in sums:
         figures[1] = f"{sums['unsafe'] / sums['c-fields']:.2f}"
+    if "libqp" in sums and "c-fields" in sums:
+        raw, lists = sums["libqp-raw"] / sums["c-fields"], sums["libqp-lists"] / sums["c-list"]
+        print(f"libqp: raw {raw:.2f} single {sums['libqp']:.1f} lists {sums['libqp-lists']:.1f}, {lists:.2f} of c-list")
     print(f"raw {figures[1] if 'c-fields' in sums else '-'} safe {figures[2]} tight {figures[3]}")
     return 1 if problems else 0
 

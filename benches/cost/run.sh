@@ -2,8 +2,9 @@
 # What a work request costs: instructions, time and allocations per signaled SEND of one range, in C, in Rust at the unsafe
 # level and through the safe layer, over a provider that does nothing. README.md beside this folder explains the table.
 #
-#   benches/cost/run.sh [--quick] [--lines LOOP]... [--instructions LOOP]...
+#   benches/cost/run.sh [--quick] [--libqp] [--lines LOOP]... [--instructions LOOP]...
 #
+# --quick leaves out times, the crate sideway and libqp, whose builds take minutes; --libqp takes that in again.
 # The last line is `raw R safe I tight T`: instructions of the unsafe level over those of C `fields`; of the safe layer, one
 # request at a time; of the safe layer, 32 requests at a time. The status is 1 where the safe loops allocate or lock.
 set -euo pipefail
@@ -45,5 +46,17 @@ sideway() {
     export LD_LIBRARY_PATH=$work/standin
     arguments+=(--beside "$work/sideway/release/rdma-benches-sideway")
 }
+# libqp as rdma-capi/install.sh builds it, but with the lines of its source, which are told in the tables.
+libqp() {
+    [[ -e $work/loops.so ]] || { echo "SKIP cost-libqp: no C compiler, or no infiniband/verbs.h (packages gcc, libibverbs-dev)"; return; }
+    CARGO_TARGET_DIR=$work/libqp CARGO_PROFILE_DIST_DEBUG=line-tables-only cargo build --profile dist --quiet --locked -p rdma-capi
+    gcc -O2 -g1 -no-pie -Wall -Wextra -Irdma-capi/include -o "$work/cost-libqp" benches/cost/libqp.c benches/cost/loops.c \
+        -Wl,--gc-sections,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=posix_memalign \
+        "$work/libqp/dist/libqp.a" -pthread -ldl -lm
+    arguments+=(--beside "$work/cost-libqp")
+}
+options=()
+for option in "$@"; do [[ $option == --libqp ]] || options+=("$option"); done
 [[ " $* " == *" --quick "* ]] || sideway
-exec python3 benches/cost/count.py "${arguments[@]}" "$@"
+[[ " $* " == *" --quick "* && " $* " != *" --libqp "* ]] || libqp
+exec python3 benches/cost/count.py "${arguments[@]}" "${options[@]}"
