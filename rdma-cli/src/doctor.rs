@@ -3,7 +3,7 @@
 mod machine;
 mod path;
 pub mod print;
-mod program;
+pub mod program;
 
 use std::ffi::OsString;
 use std::io::Read;

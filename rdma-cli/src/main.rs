@@ -12,6 +12,7 @@ mod plan;
 mod run;
 mod states;
 mod term;
+mod watch;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -43,6 +44,8 @@ enum Command {
     Doctor(Box<doctor::Args>),
     /// Count the Queue Pairs and the memory that a job needs, by transport
     Plan(plan::Args),
+    /// Say what changes on a device: events, states, counters
+    Watch(watch::Args),
     /// Show which Queue Pair transitions exist, and which attributes each one needs
     States(states::Args),
 }
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(*args),
         Command::Devices(args) => devices::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::Watch(args) => watch::run(&args),
         Command::States(args) => states::run(&args),
     };
     match ended {

@@ -1,5 +1,6 @@
 //! Ports: their state, and their GID and P_Key tables.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use rdma_core_sys::{
 use crate::endpoint::LinkLayer;
 use crate::errno::Errno;
 use crate::gid::{Gid, GidChoice, GidEntry, GidKind, NoUsableGid, choose};
+use crate::qp::counters;
 use crate::raw::context::ContextHandle;
 use crate::units::PathMtu;
 
@@ -263,6 +265,12 @@ impl Port {
     /// As [`Port::best_gid`].
     pub fn best_gid_for(&self, peer: Gid) -> Result<GidChoice, GidError> {
         Ok(choose(self.number, self.slots()?, Some(peer))?)
+    }
+
+    /// The kernel's counters of the port, by file name below `/sys/class/infiniband/<device>/ports/<port>`, such as
+    /// `hw_counters/out_of_sequence`. Empty where there are none, as of the software device.
+    pub fn counters(&self) -> BTreeMap<String, u64> {
+        counters(&self.context.name, self.number)
     }
 
     /// The partition key at `index`; 0 for an empty slot.

@@ -6,6 +6,7 @@
 mod commands;
 mod programs;
 mod table;
+mod watching;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -379,7 +379,7 @@ fn netdevs() -> BTreeMap<u32, (String, Option<u32>)> {
 }
 
 /// The kernel's counters of a port, by file name.
-fn counters(device: &str, port: u8) -> BTreeMap<String, u64> {
+pub(crate) fn counters(device: &str, port: u8) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     // The name comes from a driver; a path it is not.
     if device.contains('/') {

@@ -26,6 +26,7 @@ pub use builder::{CapAsked, CreateQpError, QpBuilder};
 pub use connect::{ConnectError, Connected, EndpointError, Negotiated, PathOptions};
 pub use drain::{DrainError, DrainProblem, Drained, DrainedQueue, Fate};
 pub use inspect::MeasureError;
+pub(crate) use inspect::counters;
 pub use modify::{GidProblem, Modified, ModifyError, ModifyReport, Problem};
 pub(crate) use modify::{Handle, check_gid};
 pub(crate) use post::check_recv;
