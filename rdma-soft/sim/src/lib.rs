@@ -12,6 +12,13 @@
 //! - No Queue Pair hangs past its retry budget.
 //!
 //! The same seed gives the same trace.
+//!
+//! What would make a simulator lie, and what is done about it: frames are made, checksummed and parsed, and
+//! packets of a host to itself go by reference or as frames, as a knob says; what is due at the same time
+//! comes in an order that is drawn; turns take time and come late; a buffer is written over as soon as it is
+//! the application's again; memory is named by addresses that the run chose, and nothing of real addresses or
+//! of hash order is in the trace; knobs reach the edges (PSNs before the wrap, queues of one request, one
+//! packet in flight, no retries). The shell around the engine, with its locks and its thread, is not in it.
 #![forbid(unsafe_code)]
 
 mod agenda;
