@@ -165,7 +165,8 @@ def one(where, name, namespace, ends, mtus, faults):
     initiator, target = ends
     capture = capture_check.Capture(where, name, namespace)
     control = "127.0.0.1:19005"
-    env = {"RDMA_SOFT_FAULTS": faults} if faults else {}
+    # What goes through shared memory nobody else can look at.
+    env = {"RDMA_SOFT_SHM": "0", **({"RDMA_SOFT_FAULTS": faults} if faults else {})}
     options = [part for mtu in mtus for part in ("--mtu", mtu)] + (["--lossy"] if faults else [])
     far = harness.Process([program("xrc"), "--listen", control], where, f"{name}-listen", namespace=namespace, env={"RDMA_SOFT_ADDR": target, **env})
     near = harness.run([program("xrc"), "--connect", control, *options], where, name, 90, namespace=namespace, env={"RDMA_SOFT_ADDR": initiator, **env})

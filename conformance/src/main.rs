@@ -104,8 +104,8 @@ struct Plan {
 /// A device.
 #[derive(Clone)]
 enum Where {
-    /// The software device at this address, or at a free one.
-    Soft(Option<IpAddr>),
+    /// The software device at this address, or at a free one; with or without shared memory.
+    Soft(Option<IpAddr>, bool),
     /// The device of libibverbs of this name, or the first one.
     System(Option<String>),
 }
@@ -113,7 +113,7 @@ enum Where {
 impl Where {
     fn open(&self) -> Result<Rc<Device>, String> {
         match self {
-            Where::Soft(address) => soft(*address),
+            Where::Soft(address, shm) => soft(*address, *shm),
             Where::System(name) => Device::open(Source::System, name.as_deref()),
         }
     }
@@ -130,7 +130,7 @@ impl Plan {
             return Err("no device".to_owned());
         };
         let ends = [first, last].map(|device| (device, self.gid_index));
-        let strict = matches!(places[..], [Where::Soft(_), ..]);
+        let strict = matches!(places[..], [Where::Soft(..), ..]);
         Arm::new(&self.name[..], ends, quick, strict).map_err(|e| e.to_string())
     }
 }
@@ -189,10 +189,11 @@ fn plans(options: &Options) -> Result<Vec<Plan>, String> {
     };
     match options.source {
         Source::Soft => {
-            let free = Where::Soft(None);
-            plan("self IPv4".to_owned(), Ok(vec![free.clone()]), 0);
-            plan("udp IPv4".to_owned(), Ok(vec![free.clone(), free]), 0);
-            let six = |address: &Ipv6Addr| Where::Soft(Some(IpAddr::V6(*address)));
+            let free = |shm| Where::Soft(None, shm);
+            plan("self IPv4".to_owned(), Ok(vec![free(true)]), 0);
+            plan("shm IPv4".to_owned(), Ok(vec![free(true), free(true)]), 0);
+            plan("udp IPv4".to_owned(), Ok(vec![free(false), free(false)]), 0);
+            let six = |address: &Ipv6Addr| Where::Soft(Some(IpAddr::V6(*address)), false);
             let one = options.ipv6.first().unwrap_or(&Ipv6Addr::LOCALHOST);
             plan("self IPv6".to_owned(), Ok(vec![six(one)]), 0);
             let two = match &options.ipv6[..] {
@@ -222,8 +223,9 @@ fn plans(options: &Options) -> Result<Vec<Plan>, String> {
 }
 
 /// A software device with the environment's profile, at this address or a free one.
-fn soft(address: Option<IpAddr>) -> Result<Rc<Device>, String> {
+fn soft(address: Option<IpAddr>, shm: bool) -> Result<Rc<Device>, String> {
     let mut profile = Profile::from_env().map_err(|e| e.to_string())?;
+    profile.shm &= shm;
     if let Some(address) = address {
         profile.ports[0].addresses = vec![address];
     }

@@ -45,7 +45,7 @@ fn the_software_device_passes() {
         );
     }
     let all = suite::checks(true).len();
-    for arm in ["self IPv4", "udp IPv4", "self IPv6"] {
+    for arm in ["self IPv4", "shm IPv4", "udp IPv4", "self IPv6"] {
         assert_eq!(arms.get(arm), Some(&all), "{arm}");
     }
     assert!(arms.values().all(|&count| count == all), "{arms:?}");

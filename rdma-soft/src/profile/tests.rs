@@ -219,7 +219,8 @@ fn a_file_has_the_same_settings() {
          faults = loss=1%,seed=7\n\
          source_port = flow\n\
          traffic_class = 104\n\
-         explain = 1\n",
+         explain = 1\n\
+         shm = 0\n",
     );
     let from_file = Profile::from_file(&file.0).unwrap();
     let from_vars = with(&[
@@ -231,10 +232,12 @@ fn a_file_has_the_same_settings() {
         ("RDMA_SOFT_SOURCE_PORT", "flow"),
         ("RDMA_SOFT_TRAFFIC_CLASS", "104"),
         ("RDMA_SOFT_EXPLAIN", "1"),
+        ("RDMA_SOFT_SHM", "0"),
     ]);
     assert_eq!(format!("{from_file:?}"), format!("{from_vars:?}"));
     assert_eq!(from_file.source_port, SourcePort::ByFlow);
     assert_eq!((from_file.traffic_class, from_file.explain), (104, true));
+    assert!(!from_file.shm && Profile::default().shm);
     assert_eq!((from_file.caps.max_qp, from_file.caps.max_srq), (16, 4));
 
     // Each setting of the file can also be a variable of the environment, and that wins.
