@@ -14,7 +14,15 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 git -C "$root" archive --prefix="$name/" HEAD | tar -x -C "$work"
 mkdir "$work/$name/.cargo"
-(cd "$work/$name" && cargo vendor --quiet --locked --versioned-dirs vendor >.cargo/config.toml)
+(cd "$work/$name" && cargo vendor --quiet --locked --versioned-dirs vendor >/dev/null)
+cat >"$work/$name/.cargo/config.toml" <<'END'
+# Nothing is fetched: all sources are here.
+[source.crates-io]
+replace-with = "vendored"
+
+[source.vendored]
+directory = "vendor"
+END
 # The same bytes for the same sources.
 date=$(git -C "$root" log -1 --format=%cI)
 tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="$date" -C "$work" -c "$name" | gzip -n >"$out/$name.tar.gz"
