@@ -48,7 +48,7 @@ pub struct Args {
     /// With --listen: answer one peer and end
     #[arg(long, requires = "listen")]
     once: bool,
-    /// rc, uc or ud
+    /// rc, uc, ud or xrc
     #[arg(long, value_enum, default_value = "rc")]
     transport: Transport,
     /// Pings to send; 0 goes on until it is interrupted
@@ -91,6 +91,8 @@ pub enum Transport {
     Uc,
     /// Unreliable datagrams: the same, of at most a path MTU.
     Ud,
+    /// XRC: an initiator and a target at each end.
+    Xrc,
 }
 
 impl std::fmt::Display for Transport {
@@ -99,6 +101,7 @@ impl std::fmt::Display for Transport {
             Transport::Rc => "RC",
             Transport::Uc => "UC",
             Transport::Ud => "UD",
+            Transport::Xrc => "XRC",
         })
     }
 }
@@ -239,12 +242,15 @@ fn ask(
     })?;
     // Both ends as they are now, whether or not it went well.
     let here = end.dump();
-    let there = peer
-        .send(here.to_json().as_bytes())
-        .and_then(|()| peer.recv())
-        .ok()
-        .and_then(|bytes| Dump::from_json(&String::from_utf8_lossy(&bytes)).ok());
-    report.diagnose(here, there, failed);
+    let there = (peer.send(here.to_json().as_bytes())).and_then(|()| peer.recv());
+    match there {
+        Ok(there) => {
+            let there = Dump::from_json(&String::from_utf8_lossy(&there)).ok();
+            report.diagnose(here, there, failed);
+        }
+        // That says it all.
+        Err(error) => report.lost(&error),
+    }
     if args.json {
         serde_json::to_writer(&mut out, &report).map_err(io::Error::from)?;
         writeln!(out)?;

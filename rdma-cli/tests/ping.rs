@@ -32,6 +32,7 @@ fn every_transport() {
         ("rc", &[8, 64, 100_000][..]),
         ("uc", &[8, 5000]),
         ("ud", &[8, 4096]),
+        ("xrc", &[8, 5000]),
     ] {
         for size in sizes {
             // The machine may be busy: a datagram waits as long as it must.
@@ -109,6 +110,16 @@ fn nothing_comes_through() {
             "mtu-path",
             "timeout-short"
         ]
+    );
+    let (status, report) =
+        self::report("--transport xrc -c 3 --loss 100% --timeout 10 --retry-cnt 1");
+    assert_eq!(status, Some(1), "{report}");
+    assert!(
+        report["error"]
+            .as_str()
+            .unwrap()
+            .contains("IBV_WC_RETRY_EXC_ERR (12)"),
+        "{report}"
     );
     let ended = ping("--transport uc -c 2 -i 0 -W 20ms --loss 100%");
     let out = String::from_utf8(ended.stdout).unwrap();
@@ -204,6 +215,41 @@ fn two_processes() {
     assert!(once.0.wait().unwrap().success());
 }
 
+/// The end that answers is killed meanwhile: that is said, and nothing else is blamed.
+#[test]
+fn the_other_end_dies() {
+    let end = Listening::new(&[]);
+    let asks = qp()
+        .args([
+            "--json",
+            "-c",
+            "0",
+            "-i",
+            "10ms",
+            "-W",
+            "20s",
+            "--timeout",
+            "12",
+            &end.1,
+        ])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    drop(end);
+    let ended = asks.wait_with_output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{report}");
+    assert!(
+        report["error"]
+            .as_str()
+            .unwrap()
+            .contains("the other end is gone"),
+        "{report}"
+    );
+    assert_eq!(report["findings"], serde_json::json!([]));
+}
+
 /// A time is a bound, however many pings are wanted.
 #[test]
 fn a_deadline_ends_it() {
@@ -221,7 +267,7 @@ fn refusals() {
     for (line, status, word) in [
         ("--transport ud -s 5000", 2, "--size 4096 or less"),
         ("-s 4", 2, "8"),
-        ("--transport xrc", 2, "rc"),
+        ("--transport tcp", 2, "xrc"),
         ("-i 5", 2, "unit"),
         ("--listen 127.0.0.1:0 127.0.0.1:1", 2, "cannot be used"),
         (&format!("{nobody}"), 1, "cannot connect to"),

@@ -3,9 +3,10 @@
 use std::time::Instant;
 
 use rdma_qp::exchange::{Exchange as _, tcp};
+use rdma_qp::xrc::{self, SrqNum, XrcDomain, XrcSend, XrcTarget};
 use rdma_qp::{
-    Access, Cq, Destination, Dump, Grh, Memory, Mr, PathMtu, PathOptions, QKey, Qp, Rc, Ticket,
-    Timing, Uc, Ud,
+    Access, Cq, Destination, Dump, Grh, Memory, Mr, PathMtu, PathOptions, QKey, Qp, Rc, Srq,
+    Ticket, Timing, Uc, Ud,
 };
 
 use super::Transport;
@@ -41,6 +42,16 @@ enum Wire {
     Rc(Qp<Rc>),
     Uc(Qp<Uc>),
     Ud(Qp<Ud>, Option<Destination>),
+    Xrc(Box<Xrc>),
+}
+
+/// The objects of XRC: an initiator towards the peer's target, a target for the peer's initiator, and the SRQ that the peer names.
+struct Xrc {
+    initiator: Qp<XrcSend>,
+    target: XrcTarget,
+    srq: Srq<xrc::Xrc>,
+    /// The peer's.
+    to: Option<SrqNum>,
 }
 
 /// What became of something.
@@ -126,6 +137,23 @@ impl End {
                     .map_err(told)?,
                 None,
             ),
+            Transport::Xrc => {
+                let domain = XrcDomain::anonymous(device).map_err(told)?;
+                let srq = pd
+                    .xrc_srq(&domain, &cq)
+                    .depth(depth)
+                    .create()
+                    .map_err(told)?;
+                let initiator = pd.xrc(&cq).send_depth(depth).create().map_err(told)?;
+                let target = domain.create_target().map_err(told)?;
+                target.report_on(&cq).map_err(told)?;
+                Wire::Xrc(Box::new(Xrc {
+                    initiator,
+                    target,
+                    srq,
+                    to: None,
+                }))
+            }
         };
         Ok(End {
             wire,
@@ -187,6 +215,36 @@ impl End {
                 self.receive_all()?;
                 peer.barrier().map_err(told)?;
             }
+            Wire::Xrc(end) => {
+                let of_initiator = end.initiator.endpoint(self.gid).map_err(told)?;
+                let of_target = end.target.endpoint(self.gid).map_err(told)?;
+                let their_initiator = peer.swap(&of_initiator, &[]).map_err(told)?;
+                let their_target = peer.swap(&of_target, &[]).map_err(told)?;
+                let number = end.srq.srq_num().get().to_be_bytes();
+                let number = peer.swap_bytes(&number).map_err(told)?;
+                let number = number.try_into().map(u32::from_be_bytes);
+                let number =
+                    number.map_err(|_| Failure::told("the other end sent no SRQ number"))?;
+                end.to = Some(SrqNum::new(number).map_err(told)?);
+                self.peer = Some(their_target.endpoint.gid);
+                self.receive_all()?;
+                let Wire::Xrc(end) = &mut self.wire else {
+                    return Ok(());
+                };
+                let below = end
+                    .target
+                    .connect_begin(&their_initiator, timing)
+                    .map_err(told)?;
+                let above = end
+                    .initiator
+                    .connect_begin(&their_target, timing)
+                    .map_err(told)?;
+                peer.barrier().map_err(told)?;
+                end.target.connect_finish(below, timing).map_err(told)?;
+                end.initiator.connect_finish(above, timing).map_err(told)?;
+                // Nobody sends before the other one's initiator is ready, too.
+                peer.barrier().map_err(told)?;
+            }
         }
         Ok(())
     }
@@ -199,11 +257,12 @@ impl End {
         let len = self.header + self.size;
         let slice = self.mr.slice(place * len, len).map_err(told)?;
         let ticket = match &mut self.wire {
-            Wire::Rc(qp) => qp.recv(slice),
-            Wire::Uc(qp) => qp.recv(slice),
-            Wire::Ud(qp, _) => qp.recv(slice),
+            Wire::Rc(qp) => qp.recv(slice).map_err(told),
+            Wire::Uc(qp) => qp.recv(slice).map_err(told),
+            Wire::Ud(qp, _) => qp.recv(slice).map_err(told),
+            Wire::Xrc(end) => end.srq.recv(slice).map_err(told),
         };
-        self.receives.push((ticket.map_err(told)?, place));
+        self.receives.push((ticket?, place));
         Ok(())
     }
 
@@ -216,11 +275,15 @@ impl End {
         self.place = (self.place + 1) % SLOTS;
         self.mr.write_at(at, &number.to_be_bytes()).map_err(told)?;
         let slice = self.mr.slice(at, self.size).map_err(told)?;
+        const EARLY: &str = "a ping before the ends have met";
         match &mut self.wire {
             Wire::Rc(qp) => qp.send(slice),
             Wire::Uc(qp) => qp.send(slice),
-            Wire::Ud(qp, Some(to)) => qp.send_to(slice, to),
-            Wire::Ud(_, None) => return Err(Failure::told("a datagram before the ends have met")),
+            Wire::Ud(qp, to) => qp.send_to(slice, to.as_ref().ok_or_else(|| told(EARLY))?),
+            Wire::Xrc(end) => {
+                let to = end.to.ok_or_else(|| told(EARLY))?;
+                end.initiator.send_to(slice, to)
+            }
         }
         .map_err(told)?;
         Ok(())
@@ -262,9 +325,18 @@ impl End {
         self.peer
     }
 
-    /// This end as a document.
+    /// The Queue Pair that takes what the peer's sends, as a document.
+    pub fn taking(&self) -> Dump {
+        match &self.wire {
+            Wire::Xrc(end) => end.target.dump(),
+            _ => self.dump(),
+        }
+    }
+
+    /// The Queue Pair that sends, as a document.
     pub fn dump(&self) -> Dump {
         match &self.wire {
+            Wire::Xrc(end) => end.initiator.dump(),
             Wire::Rc(qp) => qp.dump(),
             Wire::Uc(qp) => qp.dump(),
             Wire::Ud(qp, _) => qp.dump(),

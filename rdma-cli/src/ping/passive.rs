@@ -76,7 +76,7 @@ pub fn answer(peer: &mut tcp::Channel, choice: &DeviceChoice) -> Result<u64, Fai
         }
         // The peer says that it is done by its own dump, and wants the one of this end.
         if peer.try_recv().map_err(told)?.is_some() {
-            peer.send(end.dump().to_json().as_bytes()).map_err(told)?;
+            peer.send(end.taking().to_json().as_bytes()).map_err(told)?;
             return Ok(pings);
         }
     }

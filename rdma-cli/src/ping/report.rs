@@ -103,6 +103,14 @@ impl Report {
         self.samples.push(rtt);
     }
 
+    /// The other end is gone: no need to look further.
+    pub fn lost(&mut self, error: &impl std::fmt::Display) {
+        self.rtt_us = Percentiles::of(&self.samples);
+        self.error = Some(format!(
+            "the other end is gone: its process ended, or its host does not answer ({error})"
+        ));
+    }
+
     /// Looks at both ends.
     pub fn diagnose(&mut self, here: Dump, there: Option<Dump>, failed: Option<String>) {
         self.rtt_us = Percentiles::of(&self.samples);

@@ -298,7 +298,8 @@ programs! {
         request.wr.atomic.remote_addr = there.regions[0].addr + 4;
         request.wr.atomic.rkey = there.regions[0].rkey;
         // SAFETY: the QP is live; the request and its range are, too, during the call, and the region until the process ends.
-        assert_eq!(unsafe { ops::ibv_post_send(a.qp.as_ptr(), &mut request, &mut std::ptr::null_mut()) }, 0);
+        let errno = unsafe { ops::ibv_post_send(a.qp.as_ptr(), &mut request, &mut std::ptr::null_mut()) };
+        assert_eq!(errno, 0);
         // Its completion is none of the library's: it is enough that the QP ends in ERR.
         while a.qp.state().unwrap() != IBV_QPS_ERR {
             std::thread::yield_now();
