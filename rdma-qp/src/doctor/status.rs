@@ -14,7 +14,12 @@ pub(super) struct Cause {
     pub(super) check: &'static str,
     /// The dumps of both ends would show it.
     in_dumps: bool,
+    /// With it no request ever succeeds.
+    at_once: bool,
 }
+
+/// No acknowledgement came.
+const RETRY_EXC: u32 = ibv_wc_status::IBV_WC_RETRY_EXC_ERR.0;
 
 /// Causes of a status, after a few words that they all have in common.
 type Row = (ibv_wc_status, &'static str, &'static [Cause]);
@@ -25,6 +30,7 @@ const fn cause(code: &'static str, what: &'static str, check: &'static str) -> C
         what,
         check,
         in_dumps: false,
+        at_once: false,
     }
 }
 
@@ -34,6 +40,14 @@ const fn shown(code: &'static str, what: &'static str, check: &'static str) -> C
         what,
         check,
         in_dumps: true,
+        at_once: true,
+    }
+}
+
+const fn first(code: &'static str, what: &'static str, check: &'static str) -> Cause {
+    Cause {
+        at_once: true,
+        ..cause(code, what, check)
     }
 }
 
@@ -47,9 +61,9 @@ const ROWS: &[Row] = &[
         cause("peer-gone", "the peer is dead", "see whether its process runs, and whether its QP is in ERR"),
         shown("qpn-differs", "dest_qp_num is not the peer's", BOTH),
         shown("psn-differs", "the PSNs do not match", BOTH),
-        cause("no-route", "the GIDs do not reach each other",
+        first("no-route", "the GIDs do not reach each other",
             "`qp doctor path --remote GID` at both ends; ping the address behind the peer's GID"),
-        cause("firewall", "UDP port 4791 is blocked", "let UDP port 4791 pass at both ends and between (RoCE v2)"),
+        first("firewall", "UDP port 4791 is blocked", "let UDP port 4791 pass at both ends and between (RoCE v2)"),
         cause("mtu-path", "the path does not carry packets of path_mtu",
             "try path_mtu 1024; ping with packets of that size that must not be fragmented"),
         cause("timeout-short", "the timeout is too short for the path",
@@ -139,18 +153,22 @@ pub(super) fn explain(end: &End<'_>, compared: bool, found: &mut Vec<Finding>) {
     if found.iter().any(explained) {
         return;
     }
-    found.extend(possible(status, compared).map(|finding| Finding {
+    // What worked before was set up rightly.
+    let worked = (end.accounts.as_ref()).is_some_and(|books| books.send.succeeded > 0);
+    found.extend(possible(status, compared, worked).map(|finding| Finding {
         end: Some(end.name()),
         ..finding
     }));
 }
 
 /// The possible causes of a status as findings.
-pub(super) fn possible(status: u32, compared: bool) -> impl Iterator<Item = Finding> {
+pub(super) fn possible(status: u32, compared: bool, worked: bool) -> impl Iterator<Item = Finding> {
     let causes = of(status).map_or(&[][..], |row| row.2);
     causes
         .iter()
-        .filter(move |cause| !(compared && cause.in_dumps))
+        .filter(move |cause| {
+            !(compared && cause.in_dumps || worked && cause.at_once && status == RETRY_EXC)
+        })
         .map(move |cause| Finding {
             code: cause.code.to_owned(),
             weight: Weight::Possible,

@@ -50,10 +50,13 @@ fn records() {
 #[test]
 fn locked_memory() {
     let found = |soft, size, software| {
-        let mut evidence = Evidence::default();
-        let mut machine = Machine::default();
-        machine.memlock = Some(Memlock { soft, hard: None });
-        evidence.machine = Some(machine);
+        let mut evidence = Evidence {
+            machine: Some(Machine {
+                memlock: Some(Memlock { soft, hard: None }),
+                ..Machine::default()
+            }),
+            ..Evidence::default()
+        };
         evidence.refusals.push(Refusal {
             call: Some("ibv_reg_mr".into()),
             errno: 12,
@@ -81,8 +84,10 @@ fn locked_memory() {
 #[test]
 fn machines() {
     let codes = |machine: Machine| {
-        let mut evidence = Evidence::default();
-        evidence.machine = Some(machine);
+        let evidence = Evidence {
+            machine: Some(machine),
+            ..Evidence::default()
+        };
         let found = diagnose(&evidence);
         found
             .iter()

@@ -162,7 +162,7 @@ pub(super) fn explain(told: &Told, ends: &[End<'_>], found: &mut Vec<Finding>) {
     if let Some(status) = told.status
         && !ends.iter().any(|end| end.failed().is_some())
     {
-        found.extend(status::possible(status, false));
+        found.extend(status::possible(status, false, false));
     }
     let Some(errno) = told
         .errno

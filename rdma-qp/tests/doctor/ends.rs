@@ -208,6 +208,21 @@ fn a_dead_peer_leaves_what_may_be() {
     );
 }
 
+/// What worked before was set up rightly: numbers, PSNs, GIDs and ports are not suspected then.
+#[test]
+fn a_peer_that_died_meanwhile() {
+    let device = device(Profile::default());
+    let (mut a, mut b) = (End::new(&device, 64), End::new(&device, 64));
+    let (of_a, of_b) = (a.describe(&device), b.describe(&device));
+    connect_as(&mut a, &of_b, &mut b, &of_a, impatient());
+    let ticket = a.qp.write(NOTHING, of_b.regions[0].at(0)).unwrap();
+    a.cq.wait(&ticket, LIMIT).unwrap();
+    b.qp.to(ToErr).unwrap();
+    assert_eq!(fails(&mut a, 0), 12);
+    let alone = found(vec![a.qp.dump()]);
+    assert_eq!(codes(&alone), ["peer-gone", "mtu-path", "timeout-short"]);
+}
+
 fn with_keys(pkeys: &[u16]) -> Device {
     let mut profile = Profile::default();
     profile.ports[0].pkeys = pkeys.to_vec();
@@ -565,10 +580,8 @@ fn a_port_that_was_assumed() {
         | IBV_QP_MAX_DEST_RD_ATOMIC
         | IBV_QP_MIN_RNR_TIMER;
     // SAFETY: the QP is live, `attr` is whole.
-    assert_eq!(
-        unsafe { verbs.modify_qp(raw, &mut attr, mask.bits() as _) },
-        22
-    );
+    let errno = unsafe { verbs.modify_qp(raw, &mut attr, mask.bits() as _) };
+    assert_eq!(errno, 22);
     let refused = end.qp.modify(&attr, mask).unwrap_err();
     assert_eq!(refused.errno().raw_os_error(), 22);
     let seen = found(vec![end.qp.dump()]);

@@ -45,7 +45,8 @@ fn reliable_connections() {
     nothing("RC in RESET", &of(&a, &b));
     a.describe(&device);
     b.describe(&device);
-    (a.qp.init().unwrap(), b.qp.init().unwrap());
+    a.qp.init().unwrap();
+    b.qp.init().unwrap();
     nothing("RC in INIT", &of(&a, &b));
     for mtu in PathMtu::ALL {
         let (mut a, mut b) = (End::new(&device, 8192), End::new(&device, 8192));
@@ -277,9 +278,11 @@ fn other_states() {
     a.qp.to(rdma_qp::ToSqd { notify: false }).unwrap();
     assert_eq!(a.qp.state().unwrap(), IBV_QPS_SQD);
     nothing("RC in SQD", &of(&a, &b));
-    (a.qp.to(ToErr).unwrap(), b.qp.to(ToErr).unwrap());
+    a.qp.to(ToErr).unwrap();
+    b.qp.to(ToErr).unwrap();
     nothing("RC in ERR, by the program", &of(&a, &b));
-    (a.qp.to(ToReset).unwrap(), b.qp.to(ToReset).unwrap());
+    a.qp.to(ToReset).unwrap();
+    b.qp.to(ToReset).unwrap();
     nothing("RC in RESET again", &of(&a, &b));
     connect((&mut a, &device), (&mut b, &device), Timing::default());
     assert_eq!(a.qp.state().unwrap(), IBV_QPS_RTS);
