@@ -20,11 +20,9 @@
 //! # let agreed = (qp.connect_begin(&there, timing)?, peer.connect_begin(&here, timing)?);
 //! # (qp.connect_finish(agreed.0, timing)?, peer.connect_finish(agreed.1, timing)?);
 //! // Two ends whose timeout code is 8, on a path of half a millisecond.
-//! let evidence = Evidence {
-//!     ends: vec![qp.dump(), peer.dump()],
-//!     rtt: Some(Duration::from_micros(500).into()),
-//!     ..Evidence::default()
-//! };
+//! let mut evidence = Evidence::default();
+//! evidence.ends = vec![qp.dump(), peer.dump()];
+//! evidence.rtt = Some(Duration::from_micros(500).into());
 //! let found = diagnose(&evidence);
 //! assert_eq!(found[0].code, "timeout-short");
 //! assert_eq!(found[0].weight, Weight::Risk); // nothing has failed by it yet
