@@ -319,8 +319,8 @@ pub struct End {
     pub sign: Instant,
     /// When it was connected.
     pub joined: Instant,
-    /// Receives of this life, or what they are for, were taken from it.
-    pub robbed: bool,
+    /// The last life in which the memory of its receives was taken from it.
+    pub robbed: Option<u32>,
     /// It is in SQD, and whether it was told that it is drained.
     pub draining: Option<bool>,
 }

@@ -235,7 +235,7 @@ impl World {
             srq: shared.then(|| self.hosts[host].srqs[0]),
             sign: Instant::ZERO,
             joined: Instant::ZERO,
-            robbed: false,
+            robbed: None,
             draining: None,
         })
     }

@@ -241,7 +241,8 @@ impl World {
 
     fn receiver_broken(&self, conn: usize, end: usize, req: &Req) -> bool {
         let peer = &self.conns[conn].ends[1 - end];
-        let own = peer.robbed;
+        // It may have begun another life since.
+        let own = peer.robbed == Some(self.conns[conn].ends[end].life);
         let of_peer = |s: usize| self.srqs[s].failed || self.areas[self.srqs[s].inbox].gone;
         let shared = peer.srq.is_some_and(of_peer);
         let named = req.srq.is_some_and(|id| {

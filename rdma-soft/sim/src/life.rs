@@ -231,7 +231,7 @@ impl World {
         }
         let now = self.now;
         let e = &mut self.conns[conn].ends[end];
-        (e.sign, e.joined, e.draining, e.robbed) = (now, now, None, false);
+        (e.sign, e.joined, e.draining) = (now, now, None);
         self.feed(self.receives_of(conn, end), self.knobs.receives)
     }
 

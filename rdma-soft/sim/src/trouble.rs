@@ -167,7 +167,10 @@ impl World {
             .dereg_mr(lkey)
             .map_err(|e| format!("dereg_mr: {e}"))?;
         self.areas[area].bury();
-        self.conns[conn].ends[way].robbed |= of == Use::Inbox;
+        if of == Use::Inbox {
+            let end = &mut self.conns[conn].ends[way];
+            end.robbed = Some(end.life);
+        }
         self.tally.deregistered += 1;
         self.recover_soon(conn);
         Ok(())
