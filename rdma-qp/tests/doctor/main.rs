@@ -8,6 +8,7 @@ mod fake;
 
 mod ends;
 mod healthy;
+mod paths;
 mod told;
 
 use rdma_qp::Dump;
