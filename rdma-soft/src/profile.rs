@@ -46,7 +46,7 @@ pub struct Profile {
     pub seed: Option<u64>,
     /// File that records every frame sent and received.
     pub pcap: Option<PathBuf>,
-    /// Packets to other nodes of the same host and user go through shared memory. Not those of a node that
+    /// Packets of connected Queue Pairs to other nodes of the same host and user go through shared memory. Not those of a node that
     /// captures its frames or has faults: they go by UDP, as all do to nodes that do without.
     pub shm: bool,
     /// Most packets that one Queue Pair keeps unacknowledged.

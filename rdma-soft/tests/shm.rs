@@ -1,4 +1,4 @@
-//! Two processes of one host: all transports through shared memory, without loss, and what becomes of one when the
+//! Two processes of one host: connected transports through shared memory, without loss, and what becomes of one when the
 //! other is killed, comes back, or does without shared memory.
 
 #[path = "abi/common.rs"]
@@ -22,13 +22,10 @@ use rdma_soft::Profile;
 
 /// Messages that each Queue Pair of the far end has receives for.
 const RECEIVES: usize = 600;
-/// Bytes of each of them; a datagram's stay below 4 KiB.
+/// Bytes of each of them.
 const MESSAGE: usize = 1 << 15;
-const DATAGRAM: usize = 3000;
-/// Bytes in front of a datagram.
-const HEADER: usize = 40;
 /// The Queue Pairs of each side, in order.
-const KINDS: [ibv_qp_type; 3] = [IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD];
+const KINDS: [ibv_qp_type; 2] = [IBV_QPT_RC, IBV_QPT_UC];
 
 fn options() -> Options {
     Options {
@@ -64,8 +61,8 @@ impl Side {
         card
     }
 
-    /// Connects the Queue Pairs to those of that card; gives its GID and their numbers.
-    fn connect(&self, card: &str) -> (ibv_gid, Vec<u32>) {
+    /// Connects the Queue Pairs to those of that card.
+    fn connect(&self, card: &str) {
         let (gid, numbers) = card.split_once(' ').expect("a card");
         let gid = ibv_gid::from_raw(gid.parse::<Ipv6Addr>().expect("a GID").octets());
         let numbers = numbers
@@ -79,7 +76,6 @@ impl Side {
                 psn: options().psn,
             });
         }
-        (gid, numbers)
     }
 }
 
@@ -101,8 +97,8 @@ struct Far {
 }
 
 impl Far {
-    /// Starts it at that address and connects it to `near`; gives the numbers of its Queue Pairs, too.
-    fn start(near: &Side, shm: bool, address: IpAddr) -> (Far, ibv_gid, Vec<u32>) {
+    /// Starts it at that address and connects it to `near`.
+    fn start(near: &Side, shm: bool, address: IpAddr) -> Far {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args(["--ignored", "--exact", "far_end", "--nocapture"])
             .env("RDMA_TEST_FAR", address.to_string())
@@ -125,8 +121,8 @@ impl Far {
             addr.parse().expect("an address"),
             rkey.parse().expect("a key"),
         );
-        let (gid, numbers) = near.connect(&card);
-        (far, gid, numbers)
+        near.connect(&card);
+        far
     }
 
     fn say(&mut self, line: &str) {
@@ -173,7 +169,7 @@ fn far_end() {
     let side = Side::new(profile(shm, address.parse().ok()));
     let mut input = std::io::stdin().lines();
     let mut hear = || input.next().expect("a line").expect("text");
-    let buffer = Buf::new(&side.end, 3 * RECEIVES * MESSAGE);
+    let buffer = Buf::new(&side.end, KINDS.len() * RECEIVES * MESSAGE);
     let word = Buf::new(&side.end, 4096 + (1 << 20));
     side.connect(&hear());
     for (kind, qp) in side.qps.iter().enumerate() {
@@ -202,13 +198,9 @@ fn far_end() {
             };
             let wc = ok(wc);
             let kind = wc.wr_id as usize / RECEIVES;
-            let (at, skip) = (
-                wc.wr_id as usize * MESSAGE,
-                if kind == 2 { HEADER } else { 0 },
-            );
-            let len = wc.byte_len as usize - skip;
+            let (at, len) = (wc.wr_id as usize * MESSAGE, wc.byte_len as usize);
             assert_eq!(wc.wr_id as usize % RECEIVES, counts[kind], "in order");
-            assert!(buffer.read(at + skip, len) == content(counts[kind], len));
+            assert!(buffer.read(at, len) == content(counts[kind], len));
             counts[kind] += 1;
         }
         let link = side.device.counters().link;
@@ -220,31 +212,18 @@ fn far_end() {
 }
 
 /// Sends `count` messages to each of the far Queue Pairs, as fast as the queues take them.
-fn flood(near: &Side, gid: ibv_gid, numbers: &[u32], count: usize) {
+fn flood(near: &Side, count: usize) {
     let from = Buf::new(&near.end, count * MESSAGE);
-    let ah = Ah::new(&near.end, gid);
     for i in 0..count {
         from.write(i * MESSAGE, &content(i, MESSAGE));
     }
-    // A datagram's bytes are those of a message of its length.
-    let short = Buf::new(&near.end, count * DATAGRAM);
-    for i in 0..count {
-        short.write(i * DATAGRAM, &content(i, DATAGRAM));
-    }
-    let (mut posted, mut done) = ([0; 3], 0);
-    while done < 3 * count {
+    let (mut posted, mut done) = ([0; KINDS.len()], 0);
+    while done < KINDS.len() * count {
         for (kind, qp) in near.qps.iter().enumerate() {
             while posted[kind] < count {
                 let i = posted[kind];
-                let mut sges = match kind {
-                    2 => [short.sge(i * DATAGRAM, DATAGRAM)],
-                    _ => [from.sge(i * MESSAGE, MESSAGE)],
-                };
-                let mut send = match kind {
-                    2 => datagram(i as u64, &mut sges, &ah, numbers[2], QKEY),
-                    _ => wr(IBV_WR_SEND, i as u64, &mut sges),
-                };
-                match qp.send(&mut send) {
+                let mut sges = [from.sge(i * MESSAGE, MESSAGE)];
+                match qp.send(&mut wr(IBV_WR_SEND, i as u64, &mut sges)) {
                     0 => posted[kind] += 1,
                     full => {
                         assert_eq!(full, ENOMEM, "{}", why());
@@ -269,16 +248,16 @@ fn free_address(last: u8) -> IpAddr {
     Ipv4Addr::new(127, x | 128, y, last).into()
 }
 
-/// Everything arrives once, whole and in order, on all transports, whoever is slower; nothing goes by UDP.
+/// Everything arrives once, whole and in order, on connected transports, whoever is slower; nothing goes by UDP.
 #[test]
-fn all_transports_without_loss() {
+fn connected_transports_without_loss() {
     let _turn = alone();
     let near = Side::new(profile(true, None));
-    let (mut far, gid, numbers) = Far::start(&near, true, free_address(1));
-    flood(&near, gid, &numbers, RECEIVES);
-    far.say(&format!("{RECEIVES} {RECEIVES} {RECEIVES}"));
+    let mut far = Far::start(&near, true, free_address(1));
+    flood(&near, RECEIVES);
+    far.say(&format!("{RECEIVES} {RECEIVES}"));
     let came = far.hear("came");
-    let all = format!("[{RECEIVES}, {RECEIVES}, {RECEIVES}]");
+    let all = format!("[{RECEIVES}, {RECEIVES}]");
     assert!(came.starts_with(&all) && came.ends_with(" 0"), "{came}");
     let link = near.device.counters().link;
     assert_eq!(
@@ -332,12 +311,12 @@ fn one_without_shared_memory() {
     let _turn = alone();
     for (here, there) in [(true, false), (false, true)] {
         let near = Side::new(profile(here, None));
-        let (mut far, gid, numbers) = Far::start(&near, there, free_address(2 + u8::from(here)));
+        let mut far = Far::start(&near, there, free_address(2 + u8::from(here)));
         // Few enough for the socket's buffer: over UDP nobody promises more.
-        flood(&near, gid, &numbers, 4);
-        far.say("4 4 4");
+        flood(&near, 4);
+        far.say("4 4");
         let came = far.hear("came");
-        assert!(came.starts_with("[4, 4, 4] 0 "), "{came}");
+        assert!(came.starts_with("[4, 4] 0 "), "{came}");
         let link = near.device.counters().link;
         assert_eq!(
             (link.tx_shm_packets, link.rx_shm_packets, link.shm_rings),
@@ -364,7 +343,7 @@ fn a_process_that_is_killed_and_one_that_takes_its_place() {
     let address = free_address(4);
     let before = rings();
     let near = Side::new(profile(true, None));
-    let (mut far, _, _) = Far::start(&near, true, address);
+    let mut far = Far::start(&near, true, address);
     one_sided(&near, &far);
     assert!(rings() > before);
     far.child.kill().expect("it is ours");
@@ -384,12 +363,12 @@ fn a_process_that_is_killed_and_one_that_takes_its_place() {
     // For a second after the last datagram the address keeps to UDP.
     std::thread::sleep(Duration::from_millis(1100));
     let packets = near.device.counters().link.tx_shm_packets;
-    let (mut far, gid, numbers) = Far::start(&near, true, address);
-    flood(&near, gid, &numbers, 50);
-    far.say("50 50 50");
+    let mut far = Far::start(&near, true, address);
+    flood(&near, 50);
+    far.say("50 50");
     let came = far.hear("came");
     assert!(
-        came.starts_with("[50, 50, 50] ") && came.ends_with(" 0"),
+        came.starts_with("[50, 50] ") && came.ends_with(" 0"),
         "{came}"
     );
     assert!(near.device.counters().link.tx_shm_packets > packets);

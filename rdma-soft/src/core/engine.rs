@@ -509,16 +509,16 @@ impl Engine {
 
     /// The next packet to send, if one may go out now.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
-        self.poll_transmit_where(now, |_, _| true)
+        self.poll_transmit_where(now, |_, _, _| true)
     }
 
     /// The next packet to send for which there is room. `room` is told from which address to which one it
-    /// would go; that of the packet is what it was asked for last. A Queue Pair that has to wait is not looked
+    /// would go, and whether the Queue Pair is connected; the way of the packet is what it was asked for last. A Queue Pair that has to wait is not looked
     /// at again before [`release`](Engine::release).
     pub fn poll_transmit_where(
         &mut self,
         now: Instant,
-        mut room: impl FnMut(IpAddr, IpAddr) -> bool,
+        mut room: impl FnMut(IpAddr, IpAddr, bool) -> bool,
     ) -> Option<Transmit> {
         while let Some(&qp_num) = self.ready.front() {
             let Some(qp) = self.qps.get_mut(&qp_num) else {
@@ -532,7 +532,7 @@ impl Engine {
                 continue;
             }
             if let Some(path) = qp.next_path()
-                && !room(path.src, path.dst)
+                && !room(path.src, path.dst, qp.path.is_some())
             {
                 qp.begin(&mut self.shared);
                 (qp.held, qp.burst) = (true, 0);

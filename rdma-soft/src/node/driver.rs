@@ -80,6 +80,8 @@ pub(super) struct Turn {
     pub(super) received: u32,
     /// Packets sent, or tried to.
     pub(super) sent: u32,
+    /// Somebody rang the bell, although a poller may have taken what came.
+    pub(super) heard: bool,
     /// The budget ended before the work did.
     pub(super) more: bool,
 }
@@ -106,6 +108,8 @@ pub(crate) struct Driver {
     shm: Option<Box<ShmLink>>,
     /// Turns that did not look everywhere.
     glances: u32,
+    /// When it was last seen to who comes and goes.
+    tended: Instant,
     /// This turn looks at the sockets.
     sockets: bool,
     /// There while the link has faults.
@@ -189,6 +193,7 @@ impl Driver {
             first_socket: 0,
             shm,
             glances: 0,
+            tended: Instant::ZERO,
             sockets: true,
             faults: None,
             fault_seed,
@@ -321,9 +326,11 @@ impl Driver {
         let more_rx = budget.rx > 0 && received >= budget.rx;
         let more_tx = sent == budget.tx && self.waiting.is_empty();
         let more_shm = (self.shm.as_mut()).is_some_and(|shm| !shm.stay_asleep());
+        let heard = (self.shm.as_mut()).is_some_and(|shm| shm.take_heard());
         Turn {
             received,
             sent,
+            heard,
             more: more_rx || more_tx || more_shm,
         }
     }

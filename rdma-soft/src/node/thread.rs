@@ -187,7 +187,8 @@ fn run(node: &Node, waiters: &[Arc<OwnedFd>]) {
             stream = turn.sent == 0 && notices.is_empty();
         }
         let missed = std::mem::take(&mut napped) && turn.received > 0;
-        idle = if turn.received > 0 { 0 } else { idle + 1 };
+        let came = turn.received > 0 || turn.heard;
+        idle = if came { 0 } else { idle + 1 };
         eager = match missed {
             true => EAGER,
             false if idle > 1 => 0,

@@ -3,7 +3,7 @@
 //! A node finds out by itself which addresses are nodes of the same host, the same user and the same network
 //! namespace: to each address it sends to, it [connects](socket) once. Packets to one that answers go through a
 //! [ring](ring) of their own, one for each direction; they are the packets that would go by UDP, without an
-//! ICRC, for nothing damages bytes in memory. Everything else goes by UDP.
+//! ICRC, for nothing damages bytes in memory. Everything else goes by UDP, and so do datagrams (UD).
 //!
 //! # Why nothing is lost or overtaken
 //!
@@ -114,6 +114,8 @@ pub(crate) struct ShmLink {
     opening: bool,
     /// Something was written that is not published.
     written: bool,
+    /// A bell was heard since it was last asked.
+    heard: bool,
     pub(crate) counters: ShmCounters,
 }
 
@@ -157,6 +159,7 @@ impl ShmLink {
             waits: false,
             opening: false,
             written: false,
+            heard: false,
             counters: ShmCounters::default(),
         };
         for local in 0..link.addresses.len() {
@@ -366,6 +369,7 @@ impl ShmLink {
         };
         let mut fresh = false;
         self.unasked |= !events.is_empty();
+        self.heard |= !events.is_empty();
         for event in events.iter() {
             let id = event.data.u64();
             if let Some(at) = self.listeners.iter().position(|l| l.0.id == id) {
@@ -477,6 +481,11 @@ impl ShmLink {
                 (Heard::End, _) => outgoing.answered(false, now),
             }
         }
+    }
+
+    /// A bell was heard since this was last asked: something has come, whoever has taken it.
+    pub(crate) fn take_heard(&mut self) -> bool {
+        std::mem::take(&mut self.heard)
     }
 
     /// Asks for the bell for whatever comes, or gets room. False if something has come already: then nobody

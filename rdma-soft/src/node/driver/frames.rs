@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::BufWriter;
 use std::net::{IpAddr, SocketAddr};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
 
@@ -29,9 +29,9 @@ impl Driver {
     /// Where packets come through shared memory, a look at the sockets, which is a system call, costs more than
     /// a packet.
     pub(super) fn look_around(&mut self, now: Instant, everywhere: bool) -> u32 {
-        /// Every so many turns the sockets are looked at, and who comes and goes.
+        /// Every so many turns the sockets are looked at; and so often who comes and goes.
         const SOCKETS: u32 = 16;
-        const CONNECTIONS: u32 = 64;
+        const CONNECTIONS: Duration = Duration::from_micros(50);
         self.sockets = true;
         let Some(shm) = &mut self.shm else { return 0 };
         self.glances = self.glances.wrapping_add(1);
@@ -40,8 +40,12 @@ impl Driver {
         } else {
             self.sockets = !shm.is_live() || self.glances.is_multiple_of(SOCKETS);
         }
-        let tend = everywhere || shm.is_opening() || self.glances.is_multiple_of(CONNECTIONS);
-        if tend && shm.tend(now) {
+        let tend = everywhere || shm.is_opening() || now.since(self.tended) >= CONNECTIONS;
+        if !tend {
+            return 0;
+        }
+        self.tended = now;
+        if shm.tend(now) {
             // What lies in the sockets is older than what lies in a new ring.
             let all = self.link.holds();
             return self.receive_datagrams(now, all);
@@ -217,9 +221,10 @@ impl Driver {
             let packet = match shm {
                 Some(shm) => {
                     let locals = &self.locals;
-                    self.engine.poll_transmit_where(now, |src, dst| {
+                    self.engine.poll_transmit_where(now, |src, dst, connected| {
                         let ours = |addr| locals.iter().any(|l| l.up && l.addr.ip() == addr);
-                        route = match ours(src) && !dst.is_multicast() && !ours(dst) {
+                        // Datagrams go by UDP: one receiver that is slow must not hold up the others.
+                        route = match connected && ours(src) && !ours(dst) {
                             true => shm.route(now, src, dst),
                             false => Route::Udp,
                         };
