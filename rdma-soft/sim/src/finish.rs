@@ -6,7 +6,7 @@ use rdma_core_sys::rules::{Transport, ack_timeout, rnr_timer};
 use rdma_core_sys::{ibv_qp_state, ibv_wc_status};
 use rdma_soft::core::{Completion, Data, Queue, Refused, SendOp, SendWqe, SgeList};
 
-use crate::books::{Place, WORDS};
+use crate::books::{Place, Req, WORDS};
 use crate::build::word_at;
 use crate::host::{addr, ah_attr};
 use crate::memory::Shape;
@@ -144,7 +144,8 @@ impl World {
                     .get(&e.life)
                     .and_then(|s| s.sends.owed());
                 // Without a timeout a request may wait for ever; in SQD what was not begun does.
-                let may_hang = self.knobs.timeout == 0 && c.reliable();
+                let endless = self.knobs.rnr_retry == 7 && self.starves(conn, end, owed);
+                let may_hang = (self.knobs.timeout == 0 || endless) && c.reliable();
                 if let Some(owed) = owed.filter(|_| stands && !may_hang) {
                     let drained = self.end_state(conn, end) == Some(ibv_qp_state::IBV_QPS_SQD);
                     if !(drained && e.draining == Some(true)) {
@@ -154,6 +155,18 @@ impl World {
             }
         }
         open.join("; ")
+    }
+
+    /// The peer has no receive for a request, and no memory for one: that may last for ever.
+    fn starves(&self, conn: usize, end: usize, owed: Option<&Req>) -> bool {
+        let peer = &self.conns[conn].ends[1 - end];
+        let named = owed.and_then(|r| r.srq);
+        let named = (0..self.srqs.len())
+            .find(|&s| self.srqs[s].host == peer.host && Some(self.srqs[s].id) == named);
+        match named.or(peer.srq) {
+            Some(s) => self.srqs[s].waiting == 0,
+            None => peer.queue.is_empty(),
+        }
     }
 
     /// All Queue Pairs are moved to ERR, which ends every request, and then reset.
