@@ -4,7 +4,7 @@ use rdma_qp::{Mr, Qp};
 fn post(qp: &mut Qp, mr: Mr) {
     let mut sends = qp.sends();
     sends.send(mr.all()).unwrap();
-    drop(());
+    let _ = mr.len();
     sends.ring().unwrap();
 }
 
