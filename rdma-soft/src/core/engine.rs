@@ -513,8 +513,11 @@ impl Engine {
     }
 
     /// The next packet to send for which there is room. `room` is told from which address to which one it
-    /// would go, and whether the Queue Pair is connected; the way of the packet is what it was asked for last. A Queue Pair that has to wait is not looked
-    /// at again before [`release`](Engine::release).
+    /// would go, and whether the Queue Pair is connected; the way of the packet is what it was asked for last. A Queue
+    /// Pair that has to wait is not looked at again before [`release`](Engine::release), but for its acknowledgements.
+    ///
+    /// These do not wait: whoever has received may go away at once, and the sender would never know. Without room
+    /// they are given out all the same, to go another way; one that comes late, or behind a later one, does no harm.
     pub fn poll_transmit_where(
         &mut self,
         now: Instant,
@@ -534,6 +537,10 @@ impl Engine {
             if let Some(path) = qp.next_path()
                 && !room(path.src, path.dst, qp.path.is_some())
             {
+                let acknowledgement = qp.next_acknowledgement(&mut self.shared);
+                if acknowledgement.is_some() {
+                    return acknowledgement;
+                }
                 qp.begin(&mut self.shared);
                 (qp.held, qp.burst) = (true, 0);
                 self.ready.pop_front();
@@ -586,7 +593,11 @@ impl Engine {
             qp.drain_event = false;
             qp.event(&mut self.shared, ibv_event_type::IBV_EVENT_SQ_DRAINED);
         }
-        if qp.held {
+        if qp.held && qp.rq.acknowledges() {
+            qp.held = false;
+            self.held.retain(|&held| held != qp_num);
+            self.ready.push_back(qp_num);
+        } else if qp.held {
             qp.begin(&mut self.shared);
         } else if !qp.ready {
             qp.ready = true;

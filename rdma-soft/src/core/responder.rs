@@ -161,6 +161,11 @@ impl Responder {
         !self.responses.is_empty()
     }
 
+    /// The next answer is an acknowledgement, positive or negative, without data.
+    pub fn acknowledges(&self) -> bool {
+        matches!(self.responses.front(), Some(Response::Ack { .. }))
+    }
+
     /// READ and atomic requests whose answers wait; those `again` were asked more than once.
     fn open_fetches(&self, again: bool) -> usize {
         let counts = |r: &&Response| match **r {
@@ -479,6 +484,14 @@ impl Qp {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// The next answer, if one waits and is an acknowledgement (positive or negative) without data.
+    pub fn next_acknowledgement(&mut self, shared: &mut Shared) -> Option<Transmit> {
+        match self.rq.acknowledges() {
+            true => self.next_response(shared),
+            false => None,
         }
     }
 

@@ -6,7 +6,7 @@
 //! races are defined (machine instructions, or relaxed atomics), and every access is checked
 //! against the bounds at the access itself.
 //!
-//! [`shared`] is memory that this process shares with another one; it is reached in the same way.
+//! `shared` is memory that this process shares with another one; it is reached in the same way.
 #![allow(unsafe_code)]
 
 pub(crate) mod shared;
