@@ -63,6 +63,7 @@ if ((quick)); then
 else
     job devices 60 devices
     job preload 200 preload
+    job capi 200 capi
     job states 60 states
     job rc-tests 240 rc-tests
     job suite 900 suite

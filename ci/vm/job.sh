@@ -43,6 +43,11 @@ if [[ $name == rc-tests ]]; then
         cp "$program" "$folder/bin/test-$(basename "$program" | sed 's/-[0-9a-f]*$//')"
     done
 fi
+if [[ $name == capi ]]; then
+    # The examples in C, as ci/capi.sh leaves them.
+    [[ -x $CARGO_TARGET_DIR/ci/capi/raw && -x $CARGO_TARGET_DIR/ci/capi/static/stage_b ]] || "$root/ci/capi.sh" compile good
+    cp "$CARGO_TARGET_DIR"/ci/capi/static/{plain,stage_a,stage_b} "$CARGO_TARGET_DIR/ci/capi/raw" "$folder/bin/"
+fi
 if [[ $name == preload || $name == ratio ]]; then
     (cd "$root" && cargo build --quiet --release --locked -p rdma-soft-preload)
     cp "$CARGO_TARGET_DIR"/release/librdma_soft_preload.so "$folder/bin/"

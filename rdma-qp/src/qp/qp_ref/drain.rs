@@ -204,7 +204,13 @@ impl QpRef<'_> {
             _ => self.handle.mark_receives(wr_id),
         };
         match posted {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                // The device may have to be woken for it, as above.
+                if queue == QueueKind::Recv {
+                    self.make(&ToErr)?;
+                }
+                Ok(true)
+            }
             Err(Errno::ENOMEM) => Ok(false),
             Err(source) => Err(RefDrainError::Marker { queue, source }),
         }
