@@ -90,7 +90,11 @@ fn account(from: &Snapshot, to: &Snapshot) {
             assert_eq!(f.offered - f.dropped + f.duplicated, to.link.rx_datagrams);
             assert_eq!(f.corrupted, rx.refused(rdma_soft::core::Refused::BadIcrc));
         }
-        None => assert_eq!(from.engine.tx_frames, to.link.rx_shm_packets),
+        None => {
+            assert_eq!(from.engine.tx_frames, received);
+            // By UDP went the acknowledgements that could not wait for their ring.
+            assert!(to.link.rx_shm_packets > to.link.rx_datagrams);
+        }
     }
 }
 
