@@ -23,7 +23,7 @@ slow=(--skip icrc:: --skip vectors --skip keys_never_repeat --skip overlapping_c
 export PROPTEST_CASES=${PROPTEST_CASES:-4}
 if [[ ${1:-} == --all ]]; then
     cargo +nightly miri test -p rdma-soft --lib wire:: &&
-        cargo +nightly miri test -p rdma-soft --test engine -- --skip sim:: --skip kills:: --skip hostile::
+        cargo +nightly miri test -p rdma-soft --test engine -- --skip kills:: --skip hostile::
 else
     # The engine's tests move tens of kilobytes each, byte by byte here: they are for --all.
     cargo +nightly miri test -p rdma-soft --lib -- wire::tests mem:: core:: "${slow[@]}"

@@ -151,6 +151,17 @@ impl Drained {
         }
     }
 
+    /// What a drain gives that ended so: what was drained by then is in either.
+    pub(super) fn ended(self, result: Result<(), DrainProblem>) -> Result<Drained, DrainError> {
+        match result {
+            Ok(()) => Ok(self),
+            Err(reason) => Err(DrainError {
+                drained: Box::new(self),
+                reason,
+            }),
+        }
+    }
+
     /// What the peer made of a request, by its completion, see [`Fate::of`].
     pub fn fate(&self, done: &Completion) -> Fate {
         Fate::of(self.transport, done)
@@ -307,13 +318,7 @@ impl<T: Transport> Qp<T> {
         drained.recv = ended(&before.1, &self.recv_account(), QueueKind::Recv, &drained);
         let (from, to) = self.handle.send.succeeded();
         drained.silent = (from, to);
-        match result {
-            Ok(()) => Ok(drained),
-            Err(reason) => Err(DrainError {
-                drained: Box::new(drained),
-                reason,
-            }),
-        }
+        drained.ended(result)
     }
 
     /// Takes completions until there is nothing to wait for. `marks` counts the markers among them, which are left out.
@@ -330,16 +335,11 @@ impl<T: Transport> Qp<T> {
                 return Err(DrainProblem::OtherCq { queue });
             }
         }
-        let mut idle = false;
-        if flush {
-            match state(&self.handle, &self.info)? {
-                IBV_QPS_RESET => idle = true,
-                // In ERR too: soft-RoCE learns of receives that were posted there only when something wakes it (rdma-core
-                // providers/rxe/rxe.c, rxe_post_recv).
-                _ => {
-                    self.make(&ToErr)?;
-                }
-            }
+        let idle = flush && state(&self.handle, &self.info)? == IBV_QPS_RESET;
+        if flush && !idle {
+            // In ERR too: soft-RoCE learns of receives that were posted there only when something wakes it (rdma-core
+            // providers/rxe/rxe.c, rxe_post_recv).
+            self.make(&ToErr)?;
         }
         self.ring()?;
         let mut turn = 0;

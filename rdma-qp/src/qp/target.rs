@@ -283,14 +283,7 @@ impl XrcTarget {
     pub fn drain(&mut self, cqs: &[&Cq]) -> Result<Drained, DrainError> {
         let mut taken = Vec::new();
         let result = self.take_all(cqs, &mut taken);
-        let drained = Drained::of(Self::TRANSPORT, taken);
-        match result {
-            Ok(()) => Ok(drained),
-            Err(reason) => Err(DrainError {
-                drained: Box::new(drained),
-                reason,
-            }),
-        }
+        Drained::of(Self::TRANSPORT, taken).ended(result)
     }
 
     fn take_all(

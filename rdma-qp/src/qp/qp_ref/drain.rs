@@ -158,18 +158,14 @@ impl QpRef<'_> {
     /// Moves the QP to ERR, and sees to it that each of its queues has a mark: that of a drain which ended at its deadline,
     /// or a new one.
     fn prepare_marks(&mut self) -> Result<(), RefDrainError> {
-        match state(&self.handle, &self.info)? {
+        if state(&self.handle, &self.info)? == IBV_QPS_RESET {
             // A reset queue is empty: what is in the CQs is all that there is.
-            IBV_QPS_RESET => {
-                self.marks.clear();
-                return Ok(());
-            }
-            // In ERR too: soft-RoCE learns of receives that were posted there only when something wakes it (rdma-core
-            // providers/rxe/rxe.c, rxe_post_recv).
-            _ => {
-                self.make(&ToErr)?;
-            }
+            self.marks.clear();
+            return Ok(());
         }
+        // In ERR too: soft-RoCE learns of receives that were posted there only when something wakes it (rdma-core
+        // providers/rxe/rxe.c, rxe_post_recv).
+        self.make(&ToErr)?;
         let cap = ask(&self.handle, &self.info, IBV_QP_CAP)?.cap;
         let sends = cap.max_send_wr != 0 && self.transport != rules::Transport::XrcTgt;
         let receives = cap.max_recv_wr != 0
