@@ -86,6 +86,7 @@ mod report;
 mod rtt;
 mod shared;
 mod srq;
+pub mod supervise;
 mod units;
 mod window;
 mod wr_id;

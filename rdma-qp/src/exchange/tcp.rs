@@ -177,6 +177,23 @@ impl Listener {
         }
     }
 
+    /// Takes the next peer if one has come; `None`: nobody has. `limit` bounds every later step of the channel.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub(crate) fn try_accept(&self, limit: Duration) -> Result<Option<Channel>, ExchangeError> {
+        let accepted = self.socket.accept();
+        match accepted.and_then(|(stream, address)| Channel::new(stream, address, limit)) {
+            Ok(channel) => Ok(Some(channel)),
+            Err(error) => match error.kind() {
+                ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {
+                    Ok(None)
+                }
+                _ => Err(self.refused(error)),
+            },
+        }
+    }
+
     fn refused(&self, source: io::Error) -> ExchangeError {
         ExchangeError::Address {
             action: "accept on",
@@ -246,7 +263,12 @@ pub struct Channel {
 }
 
 impl Channel {
-    fn new(stream: TcpStream, peer: SocketAddr, limit: Duration) -> io::Result<Channel> {
+    /// A channel over a socket that is connected.
+    pub(crate) fn new(
+        stream: TcpStream,
+        peer: SocketAddr,
+        limit: Duration,
+    ) -> io::Result<Channel> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
         let frames = Frames::new(Socket(stream), peer.to_string(), limit);

@@ -179,7 +179,7 @@ impl Drained {
             && wr_id::slot(id) == wr_id::slot(from)
             && !wr_id::is_before(id, from)
             && wr_id::is_before(id, to);
-        silent.then(|| success(self.transport, ticket.operation()))
+        silent.then(|| Fate::of_success(self.transport, ticket.operation()))
     }
 
     /// The sends among the completions that met this fate.
@@ -200,16 +200,35 @@ impl Fate {
     pub fn of(transport: rules::Transport, done: &Completion) -> Fate {
         let failure = match done.outcome {
             Ok(_) if done.queue != QueueKind::Send => return Fate::Done,
-            Ok(done) => return success(transport, done.operation),
+            Ok(done) => return Fate::of_success(transport, done.operation),
             Err(failure) => failure,
         };
         if done.queue != QueueKind::Send {
             return Fate::NotDone;
         }
-        let (status, operation) = match failure.root {
-            Some(root) => (root.status, root.operation),
-            None => (failure.status, failure.operation),
-        };
+        match failure.root {
+            Some(root) => Fate::of_failure(root.status, root.operation),
+            None => Fate::of_failure(failure.status, failure.operation),
+        }
+    }
+
+    /// What the peer made of a send that succeeded.
+    pub fn of_success(transport: rules::Transport, operation: Operation) -> Fate {
+        let here = matches!(operation, Operation::LocalInv | Operation::BindWindow);
+        let acknowledged = matches!(
+            transport,
+            rules::Transport::Rc | rules::Transport::XrcIni | rules::Transport::XrcTgt
+        );
+        if here || acknowledged {
+            Fate::Done
+        } else {
+            Fate::Unknown
+        }
+    }
+
+    /// What the peer made of the first send of a queue that failed, and of all that were flushed behind it: `status` and
+    /// `operation` are those of the first.
+    pub fn of_failure(status: ibv_wc_status, operation: Operation) -> Fate {
         match status {
             // The peer said so, and takes nothing behind it.
             IBV_WC_REM_INV_REQ_ERR
@@ -228,20 +247,6 @@ impl Fate {
             }
             _ => Fate::Unknown,
         }
-    }
-}
-
-/// Of a send that succeeded.
-fn success(transport: rules::Transport, operation: Operation) -> Fate {
-    let here = matches!(operation, Operation::LocalInv | Operation::BindWindow);
-    let acknowledged = matches!(
-        transport,
-        rules::Transport::Rc | rules::Transport::XrcIni | rules::Transport::XrcTgt
-    );
-    if here || acknowledged {
-        Fate::Done
-    } else {
-        Fate::Unknown
     }
 }
 

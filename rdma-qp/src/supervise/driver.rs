@@ -1,0 +1,650 @@
+//! The state machine over a real Queue Pair, a real clock and a real channel.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use rdma_core_sys::{
+    IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_GID_CHANGE, IBV_EVENT_PORT_ACTIVE,
+    IBV_EVENT_PORT_ERR, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR,
+    IBV_WC_SUCCESS,
+};
+
+use super::meeting::Sign;
+use super::probes::{Probes, is_heartbeat};
+use super::wake::Wake;
+use super::{Action, Event, Ledger, Meeting, Message, Options, Probed, Report, Supervisor, Why};
+use crate::buffer::Buffer;
+use crate::cq::{Armed, Completion, Cq, PollError, Ticket};
+use crate::deadline::Deadline;
+use crate::device::{AsyncEvent, Device};
+use crate::endpoint::{Peer, encode};
+use crate::errno::Errno;
+use crate::fd;
+use crate::gid::GidEntry;
+use crate::mr::MrSlice;
+use crate::qp::{
+    Connected, DrainProblem, Fate, Negotiated, Op, PostError, PostFlags, Qp, Rc, ToReset,
+};
+use crate::wr_id::QueueKind;
+
+/// How often the channel and the device's events are looked at while the connection is up and busy.
+const LOOK_AROUND: Duration = Duration::from_millis(1);
+
+/// How long a device has to flush a Queue Pair.
+const FLUSH: Duration = Duration::from_secs(2);
+
+/// What [`Supervised::poll`] has to tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Happened<C> {
+    /// A request is done.
+    Done(Message<C>),
+    /// A message of the peer's arrived, or a WRITE with immediate data.
+    Received(Completion),
+    /// A heartbeat of the peer's took this receive, where the transport acknowledges nothing: post it again.
+    Heartbeat(Completion),
+    /// A step in the life of the connection.
+    Event(Event),
+    /// The connection has ended, and this is what became of the requests that were not done. It follows
+    /// [`Event::Dead`] as soon as the device has flushed the queues.
+    Ended(Report<C>),
+    /// Something happened to the device that is not of this connection.
+    Device(AsyncEvent),
+}
+
+/// The supervision has come to its end.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SuperviseError {
+    /// The CQ was made without a channel, so nothing could sleep until it has something.
+    #[error("the CQ has no completion channel: create it with create_event_cq")]
+    NoChannel,
+    /// A queue of the QP reports elsewhere.
+    #[error("the QP does not report to this CQ, or not with both queues")]
+    OtherCq,
+    /// The port does not exist, or cannot be asked.
+    #[error("the port cannot be used: {0}")]
+    Port(String),
+    /// The device is gone, or does not work any more.
+    #[error("{device} is gone or does not work any more: close everything, open it again")]
+    DeviceRemoved {
+        /// The device.
+        device: String,
+    },
+    /// There was no connection for so long that it gave up.
+    #[error("no connection within the time that Options::give_up allows")]
+    GaveUp,
+    /// The system refused.
+    #[error("descriptors cannot be watched: {0}")]
+    System(#[from] Errno),
+}
+
+/// A request was not posted. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotPosted {
+    /// There is no connection at present.
+    #[error("there is no connection at present: wait for Event::Recovered")]
+    Down,
+    /// The Queue Pair did not take it.
+    #[error(transparent)]
+    Post(#[from] PostError),
+}
+
+/// What posts the receives of each life.
+type Receives<T> = Box<dyn FnMut(&mut Qp<T>) -> Result<(), PostError> + Send>;
+
+/// A connection that is made, watched, and made anew when it fails. See [the module](super).
+///
+/// `C` is what the application gives along with each request, to know it again.
+pub struct Supervised<C = u64, T: Probes = Rc> {
+    /// Before the CQ, so that it is destroyed before.
+    qp: Qp<T>,
+    cq: Cq,
+    device: Device,
+    meeting: Box<dyn Meeting>,
+    receives: Receives<T>,
+    options: Options,
+    machine: Supervisor,
+    ledger: Ledger<C>,
+    happened: VecDeque<Happened<C>>,
+    origin: Instant,
+    /// When to look at everything but the CQ.
+    look_at: Duration,
+    /// The life of the Queue Pair is being ended, since then.
+    ending: Option<Duration>,
+    /// Why the connection ended, until that is told.
+    why: Option<Why>,
+    gid: Option<GidEntry>,
+    there: Option<Peer>,
+    agreed: Option<Negotiated>,
+    removed: bool,
+    wake: Wake,
+}
+
+impl<C, T: Probes> Supervised<C, T> {
+    /// Supervises `qp`, all of whose completions go to `cq`, which has a channel. The connection is made by
+    /// [`Supervised::poll`] and its like, as one that is lost is made anew.
+    ///
+    /// `receives` posts the receives that a life begins with, when the Queue Pair is in INIT. What it posts by
+    /// [`Qp::recv_buffer`] goes back to its pool when a life ends.
+    ///
+    /// # Errors
+    /// The CQ has no channel or is not that of the QP, the port cannot be queried, or the system has no descriptors left.
+    pub fn new(
+        device: &Device,
+        (qp, cq): (Qp<T>, Cq),
+        meeting: impl Meeting + 'static,
+        options: Options,
+        receives: impl FnMut(&mut Qp<T>) -> Result<(), PostError> + Send + 'static,
+    ) -> Result<Self, SuperviseError> {
+        if qp.cq_ids() != (cq.id(), cq.id()) {
+            return Err(SuperviseError::OtherCq);
+        }
+        let channel = cq.event_fd().ok_or(SuperviseError::NoChannel)?;
+        fd::set_nonblocking(device.event_fd())?;
+        let wake = Wake::new(&[channel, device.event_fd()])?;
+        let mut seed = [0; 8];
+        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
+            .map_err(Errno::from)?;
+        let seed = u64::from_ne_bytes(seed);
+        let machine = Supervisor::new(&options, T::PROOF, seed, Duration::ZERO);
+        let mut supervised = Supervised {
+            qp,
+            cq,
+            device: device.clone(),
+            meeting: Box::new(meeting),
+            receives: Box::new(receives),
+            options,
+            machine,
+            ledger: Ledger::new(),
+            happened: VecDeque::new(),
+            origin: Instant::now(),
+            look_at: Duration::ZERO,
+            ending: None,
+            why: None,
+            gid: None,
+            there: None,
+            agreed: None,
+            removed: false,
+            wake,
+        };
+        let up = supervised.port_is_up().map_err(SuperviseError::Port)?;
+        supervised.machine.port(Duration::ZERO, up);
+        Ok(supervised)
+    }
+
+    /// Whether requests can be posted now.
+    pub fn is_up(&self) -> bool {
+        self.machine.is_up()
+    }
+
+    /// The peer of the present or last life, with the regions that it offers. A peer that was restarted has other ones.
+    pub fn peer(&self) -> Option<&Peer> {
+        self.there.as_ref()
+    }
+
+    /// The Queue Pair.
+    pub fn qp(&self) -> &Qp<T> {
+        &self.qp
+    }
+
+    /// Its CQ. Taking completions from it takes them away from the books.
+    pub fn cq(&self) -> &Cq {
+        &self.cq
+    }
+
+    /// Requests under way, probes included.
+    pub fn under_way(&self) -> usize {
+        self.ledger.len()
+    }
+
+    /// Within which time the death of an idle peer is noticed; see [`Options::notices_within`].
+    pub fn notices_within(&self) -> Duration {
+        self.options.notices_within(T::PROOF)
+    }
+
+    /// Posts a request, see [`Qp::post`]. What becomes of it is told once, with `context`: by [`Happened::Done`], or by the
+    /// report of the life that it was posted in.
+    ///
+    /// # Errors
+    /// There is no connection at present, or the Queue Pair did not take it.
+    pub fn post<'m, O: Op<T>>(
+        &mut self,
+        op: O,
+        local: impl AsRef<[MrSlice<'m>]>,
+        flags: PostFlags,
+        context: C,
+    ) -> Result<Ticket, NotPosted> {
+        self.enter(context, |qp| qp.post(op, local, flags))
+    }
+
+    /// Posts a request of bytes that are copied during the call, see [`Qp::post_inline`].
+    ///
+    /// # Errors
+    /// As [`Supervised::post`].
+    pub fn post_inline<O: Op<T>>(
+        &mut self,
+        op: O,
+        bytes: &[u8],
+        flags: PostFlags,
+        context: C,
+    ) -> Result<Ticket, NotPosted> {
+        self.enter(context, |qp| qp.post_inline(op, bytes, flags))
+    }
+
+    fn enter(
+        &mut self,
+        context: C,
+        post: impl FnOnce(&mut Qp<T>) -> Result<Ticket, PostError>,
+    ) -> Result<Ticket, NotPosted> {
+        if !self.machine.is_up() {
+            return Err(NotPosted::Down);
+        }
+        let ticket = post(&mut self.qp)?;
+        self.qp.ring()?;
+        self.ledger.posted(ticket, Some(context));
+        Ok(ticket)
+    }
+
+    /// Posts a receive, see [`Qp::recv`].
+    ///
+    /// # Errors
+    /// There is no connection at present (each life begins with receives of its own), or the Queue Pair did not take it.
+    pub fn recv<'m>(&mut self, local: impl AsRef<[MrSlice<'m>]>) -> Result<Ticket, NotPosted> {
+        if !self.machine.is_up() {
+            return Err(NotPosted::Down);
+        }
+        let ticket = self.qp.recv(local)?;
+        self.qp.ring()?;
+        Ok(ticket)
+    }
+
+    /// Posts a receive into a buffer, see [`Qp::recv_buffer`]. While there is no connection the buffer goes back to its pool.
+    ///
+    /// # Errors
+    /// As [`Supervised::recv`].
+    pub fn recv_buffer(&mut self, buffer: Buffer) -> Result<Ticket, NotPosted> {
+        if !self.machine.is_up() {
+            return Err(NotPosted::Down);
+        }
+        let posted = self.qp.recv_buffer(buffer);
+        Ok(posted.map_err(|not| not.error)?)
+    }
+
+    /// The buffer of a receive that [`Happened::Received`] or [`Happened::Heartbeat`] told.
+    pub fn take_buffer(&mut self, done: &Completion) -> Option<Buffer> {
+        self.qp.take_buffer(done)
+    }
+
+    /// Ends the present life of the connection, as a failure would, and makes it anew.
+    pub fn restart(&mut self) {
+        let at = self.origin.elapsed();
+        self.machine.down(at, Why::Asked);
+        self.act(at);
+    }
+
+    /// Does what is to be done, and tells what happened next. `None`: nothing, for now. Never waits; call it as often as
+    /// completions are wanted, or when the descriptor is readable ([`Supervised::arm`]).
+    ///
+    /// `now` is the present time, which a caller that polls often knows already.
+    ///
+    /// # Errors
+    /// It has come to its end, and everything was told.
+    pub fn poll(&mut self, now: Instant) -> Result<Option<Happened<C>>, SuperviseError> {
+        if let Some(happened) = self.happened.pop_front() {
+            return Ok(Some(happened));
+        }
+        let at = now.saturating_duration_since(self.origin);
+        self.completions(at);
+        if at >= self.look_at || !self.machine.is_up() {
+            self.look_around(at);
+        }
+        if self.machine.next_timeout().is_some_and(|due| due <= at) {
+            self.machine.handle_timeout(at);
+            self.act(at);
+        }
+        match self.happened.pop_front() {
+            Some(happened) => Ok(Some(happened)),
+            None if self.removed && self.machine.is_over() => Err(SuperviseError::DeviceRemoved {
+                device: self.device.name().to_owned(),
+            }),
+            None if self.machine.is_over() => Err(SuperviseError::GaveUp),
+            None => Ok(None),
+        }
+    }
+
+    /// Waits until something happened, until `deadline`. `None`: nothing did.
+    ///
+    /// # Errors
+    /// As [`Supervised::poll`]; also where the system cannot wait.
+    pub fn next(
+        &mut self,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Option<Happened<C>>, SuperviseError> {
+        let deadline = deadline.into();
+        loop {
+            if let Some(happened) = self.poll(Instant::now())? {
+                return Ok(Some(happened));
+            }
+            if deadline.passed() {
+                return Ok(None);
+            }
+            if self.arm()? == Armed::Sleep {
+                fd::wait_readable(self.wake.as_fd(), deadline)?;
+                self.look_at = Duration::ZERO;
+            }
+        }
+    }
+
+    /// Prepares for sleeping on the descriptor of [`AsFd`], in any event loop: [`Armed::Sleep`]: it becomes readable when
+    /// there is something to do, poll then; [`Armed::Ready`]: there is something now, poll first.
+    ///
+    /// # Errors
+    /// The system has no descriptors left.
+    pub fn arm(&mut self) -> Result<Armed, SuperviseError> {
+        let at = self.origin.elapsed();
+        // Whoever is woken looks at everything.
+        self.look_at = Duration::ZERO;
+        if !self.happened.is_empty() || self.machine.is_over() {
+            return Ok(Armed::Ready);
+        }
+        self.wake.follow(&*self.meeting)?;
+        let armed = self.cq.take_events().and_then(|_| self.cq.arm());
+        let due = [
+            self.machine.next_timeout(),
+            self.meeting.poll_every().map(|every| at + every),
+            self.ending.map(|_| at + LOOK_AROUND),
+        ];
+        let due = due.into_iter().flatten().min();
+        self.wake.at(at, due)?;
+        match armed {
+            Ok(Armed::Sleep) if due.is_none_or(|due| due > at) => Ok(Armed::Sleep),
+            // What is broken is told by the next poll.
+            _ => Ok(Armed::Ready),
+        }
+    }
+
+    /// Something happened to the device. It reads the device's events itself; where several connections are on one open
+    /// device, each hands what is not of its own to the others, see [`Happened::Device`].
+    pub fn device_event(&mut self, event: &AsyncEvent) {
+        let at = self.origin.elapsed();
+        if !self.note(at, event) {
+            self.happened.push_back(Happened::Device(*event));
+        }
+    }
+
+    fn look_around(&mut self, at: Duration) {
+        self.look_at = at + LOOK_AROUND;
+        loop {
+            match self.device.next_event(Duration::ZERO) {
+                Ok(None) => break,
+                Ok(Some(event)) => {
+                    // What concerns all connections of the device is told to all.
+                    let of_this_qp = matches!(event, AsyncEvent::Qp { qp_num, .. } if qp_num == self.qp.qp_num());
+                    self.note(at, &event);
+                    if !of_this_qp {
+                        self.happened.push_back(Happened::Device(event));
+                    }
+                }
+                Err(_) => {
+                    self.device_removed(at);
+                    break;
+                }
+            }
+        }
+        if self.ending.is_some() {
+            self.go_on_ending(at);
+        }
+        while let Some(sign) = self.meeting.poll() {
+            match sign {
+                Sign::Met => self.machine.met(at),
+                Sign::Message(message) => self.machine.message(at, &message),
+                Sign::Lost(why) => self.machine.channel_lost(at, why),
+            }
+            self.act(at);
+        }
+    }
+
+    /// Takes an event in; false if it is not of this connection.
+    fn note(&mut self, at: Duration, event: &AsyncEvent) -> bool {
+        match *event {
+            AsyncEvent::Port { kind, port } if port == self.options.port => match kind {
+                IBV_EVENT_PORT_ACTIVE | IBV_EVENT_PORT_ERR => match self.port_is_up() {
+                    Ok(up) => self.machine.port(at, up),
+                    Err(_) => self.machine.port(at, kind == IBV_EVENT_PORT_ACTIVE),
+                },
+                IBV_EVENT_GID_CHANGE if self.has_lost_gid() => self.machine.gid_changed(at),
+                _ => return false,
+            },
+            AsyncEvent::Qp { kind, qp_num } if qp_num == self.qp.qp_num() => match kind {
+                IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR => {
+                    // The event may be of a life that has ended.
+                    if self.is_in_error() {
+                        self.machine.down(at, Why::Event(kind));
+                    }
+                }
+                _ => {}
+            },
+            AsyncEvent::Other {
+                kind: IBV_EVENT_DEVICE_FATAL | IBV_EVENT_CQ_ERR,
+            } => self.device_removed(at),
+            _ => return false,
+        }
+        self.act(at);
+        true
+    }
+
+    fn is_in_error(&self) -> bool {
+        self.qp
+            .state()
+            .is_ok_and(|state| state == rdma_core_sys::IBV_QPS_ERR)
+    }
+
+    fn device_removed(&mut self, at: Duration) {
+        self.removed = true;
+        self.machine.device_removed(at);
+        self.act(at);
+    }
+
+    fn port_is_up(&self) -> Result<bool, String> {
+        let port = self.device.port(self.options.port);
+        let info = port.map_err(|error| error.to_string())?.query();
+        Ok(info.map_err(|error| error.to_string())?.is_active())
+    }
+
+    /// Whether the GID that the peer was told is not in the table any more, or there is none yet.
+    fn has_lost_gid(&self) -> bool {
+        let Some(gid) = &self.gid else { return true };
+        let port = self.device.port(self.options.port);
+        let now = port.ok().and_then(|port| port.gid(gid.index).ok());
+        now.is_none_or(|now| (now.gid, now.kind) != (gid.gid, gid.kind))
+    }
+
+    /// Takes completions until there is something to tell, or nothing more.
+    fn completions(&mut self, at: Duration) {
+        while self.happened.is_empty() {
+            match self.cq.poll() {
+                Ok(Some(done)) => self.book(at, &done),
+                Ok(None) => return,
+                Err(PollError::Cq { .. } | PollError::Channel { .. } | PollError::NoChannel) => {
+                    return self.device_removed(at);
+                }
+            }
+        }
+    }
+
+    fn book(&mut self, at: Duration, done: &Completion) {
+        match (done.queue, done.outcome) {
+            (QueueKind::Send, outcome) => {
+                let fate = Fate::of(T::RULES, done);
+                let before = Fate::of_success(T::RULES, done.ticket.operation());
+                let status = outcome.map_or_else(|failure| failure.status, |_| IBV_WC_SUCCESS);
+                let happened = &mut self.happened;
+                let tell = |message| happened.push_back(Happened::Done(message));
+                let how = (status, outcome.is_ok());
+                (self.ledger).completed(&done.ticket, (fate, before), how, tell);
+                drop(self.qp.take_buffer(done));
+                match outcome {
+                    Ok(_) if T::PROOF != super::Proof::Heartbeat => self.machine.heard(at),
+                    Ok(_) => {}
+                    Err(failure) => {
+                        let status = failure.root.map_or(failure.status, |root| root.status);
+                        self.machine.down(at, Why::Failed(status));
+                    }
+                }
+            }
+            (_, Ok(success)) => {
+                self.machine.heard(at);
+                self.happened
+                    .push_back(match is_heartbeat(T::PROOF, &success) {
+                        true => Happened::Heartbeat(*done),
+                        false => Happened::Received(*done),
+                    });
+            }
+            (_, Err(failure)) => {
+                drop(self.qp.take_buffer(done));
+                let status = failure.root.map_or(failure.status, |root| root.status);
+                self.machine.down(at, Why::Failed(status));
+            }
+        }
+        self.act(at);
+    }
+
+    /// Does what the machine wants done.
+    fn act(&mut self, at: Duration) {
+        while let Some(action) = self.machine.next_action() {
+            match action {
+                Action::Seek => self.meeting.seek(),
+                Action::Leave => self.meeting.leave(),
+                Action::End => {
+                    self.ending = Some(at);
+                    self.go_on_ending(at);
+                }
+                Action::Describe => match self.describe() {
+                    Ok(record) => self.machine.described(at, &record),
+                    Err(why) => self.machine.failed(at, why),
+                },
+                Action::Send(message) => {
+                    if let Err(error) = self.meeting.send(&message) {
+                        self.machine.channel_lost(at, error);
+                    }
+                }
+                Action::Join(record) => match self.join(&record) {
+                    Ok(()) => self.machine.joined(at),
+                    Err(why) => self.machine.failed(at, why),
+                },
+                Action::Finish => match self.finish() {
+                    Ok(_) => self.machine.finished(at),
+                    Err(why) => self.machine.failed(at, why),
+                },
+                Action::Probe => {
+                    let probed = self.probe();
+                    self.machine.probed(at, probed);
+                }
+                Action::Tell(event) => {
+                    tracing::info!(qp = ?self.qp, "{event}");
+                    if let Event::Dead { why } = &event {
+                        self.why = Some(why.clone());
+                    }
+                    self.happened.push_back(Happened::Event(event));
+                }
+            }
+        }
+    }
+
+    /// Takes what the device has flushed by now; tells the machine when that is all.
+    fn go_on_ending(&mut self, at: Duration) {
+        let Some(since) = self.ending else { return };
+        let (drained, over) = match self.qp.drain(&[&self.cq], Duration::ZERO) {
+            Ok(drained) => (drained, Some(true)),
+            Err(error) => {
+                let waits = matches!(
+                    error.reason,
+                    DrainProblem::TimedOut { .. } | DrainProblem::NoLastWqe { .. }
+                );
+                let goes_on = waits && at < since + FLUSH;
+                (*error.drained, (!goes_on).then_some(false))
+            }
+        };
+        for done in &drained.completions {
+            self.book(at, done);
+        }
+        let Some(complete) = over else { return };
+        if !complete {
+            // A device that cannot be asked any more may have flushed all the same.
+            while let Ok(Some(done)) = self.cq.poll() {
+                self.book(at, &done);
+            }
+        }
+        self.ending = None;
+        while self.qp.take_ended_buffer(QueueKind::Send).is_some() {}
+        let complete = complete || self.ledger.is_idle();
+        if let Some(why) = self.why.take() {
+            let silent = Fate::of_success(T::RULES, crate::account::Operation::Send);
+            let happened = &mut self.happened;
+            let tell = |message| happened.push_back(Happened::Done(message));
+            let report = self.ledger.end(why, complete, silent, tell);
+            self.happened.push_back(Happened::Ended(report));
+        }
+        self.machine.ended(at);
+        self.act(at);
+    }
+
+    fn describe(&mut self) -> Result<Vec<u8>, String> {
+        self.qp.to(ToReset).map_err(|error| error.to_string())?;
+        let port = self.device.port(self.options.port);
+        let gid = port.map_err(|error| error.to_string())?.best_gid();
+        let gid = GidEntry::from(gid.map_err(|error| error.to_string())?);
+        self.gid = Some(gid);
+        let here = self.qp.endpoint_with(gid, self.options.path);
+        let here = here.map_err(|error| error.to_string())?;
+        encode(&here, &self.options.offered).map_err(|error| error.to_string())
+    }
+
+    fn join(&mut self, record: &[u8]) -> Result<(), String> {
+        let there = Peer::decode(record).map_err(|error| error.to_string())?;
+        self.qp.init().map_err(|error| error.to_string())?;
+        let posted = (self.receives)(&mut self.qp).and_then(|()| self.qp.ring());
+        posted.map_err(|error| format!("the receives could not be posted: {error}"))?;
+        let agreed = self.qp.connect_begin(&there, self.options.timing);
+        self.agreed = Some(agreed.map_err(|error| error.to_string())?);
+        self.there = Some(there);
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Connected, String> {
+        let agreed = self.agreed.take().ok_or("nothing was agreed on")?;
+        let finished = self.qp.connect_finish(agreed, self.options.timing);
+        finished.map_err(|error| error.to_string())
+    }
+
+    fn probe(&mut self) -> Probed {
+        if T::PROOF != super::Proof::Heartbeat && !self.ledger.is_idle() {
+            return Probed::Busy;
+        }
+        match T::probe(&mut self.qp) {
+            Ok(ticket) => {
+                self.ledger.posted(ticket, None);
+                Probed::Posted
+            }
+            // What fills the queue, or the error that the state comes from, will be told.
+            Err(_) => Probed::Busy,
+        }
+    }
+}
+
+impl<C, T: Probes> AsFd for Supervised<C, T> {
+    /// Readable when there is something to do, see [`Supervised::arm`].
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}
+
+impl<C, T: Probes> fmt::Debug for Supervised<C, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Supervised({:?}, {:?})", self.qp, self.machine)
+    }
+}
