@@ -26,13 +26,17 @@ qp doctor [OPTIONS] FILE...
        qp doctor explain TEXT | env | abi | path --remote GID",
     after_help = "\
 Examples:
-  qp doctor here.json there.json           the dumps of both ends (or of one): what Qp::dump().to_json() gives
-  qp doctor --rtt 500us here.json          and the round trip, where it is known
-  qp doctor run.log                        a log: the status or errno in it
-  qp doctor -- ibv_rc_pingpong -g 0        a program that has no dumps: it runs on the software device as with `qp run`,
-                                           and what the device saw and refused is looked at
-  qp doctor --records dir -- ./server      two programs that talk: give both the same directory; the one that ends last
-  qp doctor --records dir -- ./client      (or `qp doctor dir` afterwards) looks at both
+  qp doctor here.json there.json         the dumps of both ends, or of one: what
+                                         Qp::dump().to_json() gives
+  qp doctor --rtt 500us here.json        and the round trip, where it is known
+  qp doctor run.log                      a log: the status or errno in it
+  qp doctor -- ibv_rc_pingpong -g 0      a program that has no dumps: it runs on
+                                         the software device as with `qp run`,
+                                         and what the device saw and refused is
+                                         looked at
+  qp doctor --records dir -- ./server    two programs that talk: give both the
+  qp doctor --records dir -- ./client    same directory; the one that ends last
+                                         (or `qp doctor dir`) looks at both
 
 Status: 0 nothing was found, 1 something was found, 2 it could not be looked."
 )]

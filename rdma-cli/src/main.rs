@@ -7,6 +7,7 @@ mod device;
 mod devices;
 mod doctor;
 mod failure;
+mod manual;
 mod ping;
 mod plan;
 mod run;
@@ -23,7 +24,7 @@ use failure::Failure;
 
 /// RDMA Queue Pairs from the command line.
 #[derive(Debug, Parser)]
-#[command(name = "qp", version, propagate_version = true)]
+#[command(name = "qp", version, propagate_version = true, max_term_width = 80)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -32,7 +33,7 @@ struct Cli {
 /// What to do.
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// List devices, their ports and GID tables, and which GID would be used
+    /// List devices with their ports and GID tables
     Devices(devices::Args),
     /// Move a file between two processes by RDMA WRITE
     Copy(Box<copy::Args>),
@@ -42,12 +43,16 @@ enum Command {
     Ping(Box<ping::Args>),
     /// Say why a connection does not work: cause, evidence, cure
     Doctor(Box<doctor::Args>),
-    /// Count the Queue Pairs and the memory that a job needs, by transport
+    /// Count the Queue Pairs and the memory that a job needs
     Plan(plan::Args),
     /// Say what changes on a device: events, states, counters
     Watch(watch::Args),
-    /// Show which Queue Pair transitions exist, and which attributes each one needs
+    /// Show the Queue Pair transitions, and what each one needs
     States(states::Args),
+    /// Print the completion script of a shell
+    Completions(manual::Completions),
+    /// Print the manual page of a command, or write all of them
+    Man(manual::ManualPages),
 }
 
 fn main() -> ExitCode {
@@ -61,6 +66,8 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::run(&args),
         Command::Watch(args) => watch::run(&args),
         Command::States(args) => states::run(&args),
+        Command::Completions(args) => manual::completions(&args),
+        Command::Man(args) => manual::pages(&args),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,

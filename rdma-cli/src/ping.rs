@@ -29,13 +29,16 @@ qp ping [OPTIONS]
        qp ping [OPTIONS] ADDR")]
 #[command(after_help = "\
 Examples:
-  qp ping                              both ends in this process: the first try
+  qp ping                          both ends in this process: the first try
   qp ping --transport ud -c 1000 -i 0 -q
-  qp ping --listen 0.0.0.0:7472        on one host: answers whoever comes, until it is interrupted
-  qp ping -s 4096 192.0.2.7:7472       on another
+  qp ping --listen 0.0.0.0:7472    on one host: answers whoever comes, until it
+                                   is interrupted
+  qp ping -s 4096 192.0.2.7:7472   on another
 
-The two ends meet over TCP at ADDR; the pings go by the Queue Pair, over UDP port 4791 with the software device, which takes
-loopback addresses only unless RDMA_SOFT_ADDR names another. In the end both ends are looked at as by `qp doctor`.
+The two ends meet over TCP at ADDR; the pings go by the Queue Pair, over UDP
+port 4791 with the software device, which takes loopback addresses only unless
+RDMA_SOFT_ADDR names another. In the end both ends are looked at as by
+`qp doctor`.
 
 Status: 0 an answer came, 1 none did or the Queue Pair failed, 2 wrong options.")]
 pub struct Args {

@@ -20,13 +20,15 @@ use program::Program;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  qp run -- ibv_rc_pingpong -g 0                     in one terminal,
-  qp run -- ibv_rc_pingpong -g 0 127.0.0.1           and in another
+  qp run -- ibv_rc_pingpong -g 0                in one terminal,
+  qp run -- ibv_rc_pingpong -g 0 127.0.0.1      and in another
   qp run --faults loss=1%,seed=7 --counters counters.json -- ib_write_bw
   qp run --set caps=max_qp=16 --set strict=poison -- ./program
 
-The program finds the software device as soft0, behind the real devices if there are any. Each process is a node of its own, on a
-free address of 127.0.0.0/8 unless --addr names one; processes find one another by these addresses, which are their GIDs.")]
+The program finds the software device as soft0, behind the real devices if
+there are any. Each process is a node of its own, on a free address of
+127.0.0.0/8 unless --addr names one; processes find one another by these
+addresses, which are their GIDs.")]
 pub struct Args {
     #[command(flatten)]
     device: SoftDevice,
@@ -54,7 +56,7 @@ pub struct SoftDevice {
     /// Active MTU in bytes: 256, 512, 1024, 2048 or 4096
     #[arg(long, value_name = "BYTES")]
     mtu: Option<OsString>,
-    /// What goes wrong on the link, such as loss=1%,duplicate=1%,reorder=1%,corrupt=0.1%,delay=200us,jitter=50us,seed=7
+    /// What goes wrong on the link, such as loss=1%,delay=200us,seed=7; also duplicate, reorder, corrupt and jitter
     #[arg(long, value_name = "FAULTS")]
     faults: Option<OsString>,
     /// Record every frame; %p in the name is the process number

@@ -4,6 +4,7 @@
 //! of the attribute mask ([`ask::ask`]).
 
 mod ask;
+mod drawn;
 mod text;
 
 use std::io::{self, Write};
@@ -18,6 +19,11 @@ use ask::{Transition, ask};
 
 /// Options of `qp states`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  qp states --transport rc                  the moves of RC, with their needs
+  qp states --transport ud --svg > ud.svg   the same, drawn
+  qp states --tsv | grep 'INIT.RTR'         one line per move")]
 pub struct Args {
     /// Transports to show; all that a program usually creates, if none is named
     #[arg(long = "transport", value_name = "TRANSPORT", ignore_case = true)]
@@ -28,6 +34,12 @@ pub struct Args {
     /// A JSON array with one object per transition
     #[arg(long)]
     json: bool,
+    /// A diagram of each transport, as an SVG image
+    #[arg(long, conflicts_with_all = ["tsv", "json"])]
+    svg: bool,
+    /// A diagram of each transport, in the language of Mermaid
+    #[arg(long, conflicts_with_all = ["tsv", "json", "svg"])]
+    mermaid: bool,
 }
 
 /// The transports that are shown when none is named.
@@ -78,6 +90,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         write_tsv(&mut out, transports)
     } else if args.json {
         write_json(&mut out, transports)
+    } else if args.svg {
+        drawn::svg(&mut out, transports)
+    } else if args.mermaid {
+        drawn::mermaid(&mut out, transports)
     } else {
         text::write(&mut out, transports)
     };

@@ -22,16 +22,18 @@ use crate::term::{Harmless, Style};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  qp watch mlx5_0                          events, port states, GIDs and counters of an adapter
-  qp doctor --records dir -- ./program     in one terminal,
-  qp watch --records dir                   and in another: its Queue Pairs, and what the software device counts
+  qp watch mlx5_0                        events, port states, GIDs and counters
+                                         of an adapter
+  qp doctor --records dir -- ./program   in one terminal,
+  qp watch --records dir                 and in another: its Queue Pairs, and
+                                         what the software device counts
 
 It says what there is, and then what changes.")]
 pub struct Args {
     /// The device, as `qp devices` names it; the software device of this process if not given
     #[arg(value_name = "DEVICE", conflicts_with = "records")]
     device: Option<String>,
-    /// Programs that write their records to this directory (`qp doctor --records DIR`, `qp run --set record=DIR`)
+    /// Programs that write their records to this directory (of `qp doctor --records DIR` or `qp run --set record=DIR`)
     #[arg(long, value_name = "DIR")]
     records: Option<PathBuf>,
     /// How often to look

@@ -75,6 +75,64 @@ fn json_says_the_same_as_tsv() {
     );
 }
 
+/// The moves of the kernel's table that an arrow shows: those to RESET and ERR are told in a sentence.
+fn kernel_arrows(transport: &str) -> Vec<(String, String)> {
+    kernel_rows(&[transport])[1..]
+        .iter()
+        .map(|row| {
+            let mut fields = row.split('\t').skip(1).map(str::to_owned);
+            (fields.next().unwrap(), fields.next().unwrap())
+        })
+        .filter(|(_, to)| to != "RESET" && to != "ERR")
+        .collect()
+}
+
+#[test]
+fn the_diagrams_have_the_arrows_of_the_kernels_table() {
+    for transport in ["RC", "UC", "UD", "XRC_INI", "XRC_TGT"] {
+        let printed = |option| {
+            let printed = states(&[option, "--transport", transport]);
+            assert!(printed.status.success());
+            String::from_utf8(printed.stdout).unwrap()
+        };
+        let arrow = |line: &str, sign: &str| {
+            let (from, to) = line.trim().split_once(sign)?;
+            Some((from.to_owned(), to.split(':').next()?.to_owned()))
+        };
+        let svg = printed("--svg");
+        let drawn: Vec<_> = svg
+            .lines()
+            .filter_map(|line| line.strip_prefix("<g><title>")?.split("</title>").next())
+            .filter_map(|title| arrow(title, " to "))
+            .collect();
+        assert_eq!(drawn, kernel_arrows(transport), "{svg}");
+        let mermaid = printed("--mermaid");
+        let told: Vec<_> = mermaid
+            .lines()
+            .filter(|line| !line.contains("[*]") && !line.contains("by itself"))
+            .filter_map(|line| arrow(line, " --> "))
+            .collect();
+        assert_eq!(told, kernel_arrows(transport), "{mermaid}");
+    }
+}
+
+#[test]
+fn only_uc_and_ud_come_to_sqe_by_themselves() {
+    for (transport, wanted) in [("RC", 0), ("UC", 1), ("UD", 1), ("XRC_INI", 0)] {
+        let printed = states(&["--mermaid", "--transport", transport]).stdout;
+        let printed = String::from_utf8(printed).unwrap();
+        let ways = printed.matches("RTS --> SQE").count();
+        assert_eq!(ways, wanted, "{transport}: {printed}");
+    }
+}
+
+#[test]
+fn the_table_fits_a_terminal_of_80_columns() {
+    let printed = String::from_utf8(states(&[]).stdout).unwrap();
+    let wide: Vec<_> = (printed.lines().filter(|line| line.chars().count() > 80)).collect();
+    assert!(wide.is_empty(), "{wide:?}");
+}
+
 #[test]
 fn an_unknown_transport_is_answered_with_the_known_ones() {
     let refused = states(&["--transport", "tcp"]);

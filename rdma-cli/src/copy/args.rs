@@ -16,12 +16,13 @@ qp copy [OPTIONS] SRC DST
        qp copy [OPTIONS] SRC ADDR")]
 #[command(after_help = "\
 Examples:
-  qp copy big.bin /mnt/copy.bin              both ends on this machine
-  qp copy --listen 127.0.0.1:7471 inbox/     in one terminal: receive one file into inbox/,
-  qp copy big.bin 127.0.0.1:7471             and in another: send it there
+  qp copy big.bin /mnt/copy.bin            both ends on this machine
+  qp copy --listen 127.0.0.1:7471 inbox/   in one terminal: receive one file,
+  qp copy big.bin 127.0.0.1:7471           and in another: send it there
 
-DST is taken as HOST:PORT if it ends in a colon and a number and has no slash; for a file of such a name
-write ./name:1. The software device takes a free address of 127.0.0.0/8 for itself; RDMA_SOFT_ADDR chooses another.")]
+DST is taken as HOST:PORT if it ends in a colon and a number and has no slash;
+for a file of such a name write ./name:1. The software device takes a free
+address of 127.0.0.0/8 for itself; RDMA_SOFT_ADDR chooses another.")]
 pub struct Args {
     /// The file and its copy: a file, a directory, or the HOST:PORT of a waiting receiver. With --listen: the directory
     /// to receive into

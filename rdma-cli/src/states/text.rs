@@ -9,7 +9,7 @@ use super::{Transition, ask, names, transitions};
 use crate::term::Style;
 
 /// Widest line.
-const WIDTH: usize = 100;
+const WIDTH: usize = 80;
 
 /// Writes one section per transport: its moves as a matrix, what each state does with work, and the attributes of
 /// each move.
@@ -35,8 +35,9 @@ pub fn write(out: &mut impl Write, transports: &[Transport]) -> io::Result<()> {
     }
     writeln!(out)?;
     let notes = [
-        "Every move needs IBV_QP_STATE too; names are those of ibv_qp_attr_mask without IBV_QP_.",
-        "A QP comes to SQE by itself, after a failed send, on UC and UD only; to ERR by itself from any state that works.",
+        "Every move needs IBV_QP_STATE too; names are those of ibv_qp_attr_mask",
+        "without IBV_QP_. A QP comes to SQE by itself, after a failed send, on UC and",
+        "UD only; to ERR by itself from any state that works.",
     ];
     notes
         .iter()
@@ -44,13 +45,13 @@ pub fn write(out: &mut impl Write, transports: &[Transport]) -> io::Result<()> {
 }
 
 /// What the transport is, in a few words.
-fn meaning(transport: Transport) -> &'static str {
+pub fn meaning(transport: Transport) -> &'static str {
     match transport {
         Transport::Rc => "reliable connection",
         Transport::Uc => "unreliable connection",
         Transport::Ud => "unreliable datagram",
         Transport::XrcIni => "extended reliable connection, the sending end",
-        Transport::XrcTgt => "extended reliable connection, the receiving end (delivers into SRQs)",
+        Transport::XrcTgt => "extended reliable connection, the receiving end (into SRQs)",
         Transport::Smi => "subnet management, QP 0: the kernel's own",
         Transport::Gsi => "general services, QP 1: the kernel's own",
         Transport::RawPacket => "raw Ethernet packets",
@@ -58,17 +59,13 @@ fn meaning(transport: Transport) -> &'static str {
 }
 
 fn matrix(out: &mut impl Write, style: Style, transport: Transport) -> io::Result<()> {
-    write!(out, "  {:>7} ", style.dim("from \\ to"))?;
+    write!(out, "  {:<7}", style.dim("from"))?;
     for to in STATES {
-        write!(out, "{:>6}", style.cyan(to))?;
+        write!(out, "{:>5}", style.cyan(to))?;
     }
-    writeln!(
-        out,
-        "     {}",
-        style.dim("post send  post recv  sends      receives")
-    )?;
+    writeln!(out, "  {}", style.dim("may post   sends      receives"))?;
     for from in STATES {
-        write!(out, "  {:>9} ", style.cyan(from))?;
+        write!(out, "  {:<7}", style.cyan(from))?;
         for to in STATES {
             let mark = match ask(transport, from, to) {
                 None => "·",
@@ -76,9 +73,9 @@ fn matrix(out: &mut impl Write, style: Style, transport: Transport) -> io::Resul
                 Some(_) => "▪",
             };
             if mark == "·" {
-                write!(out, "{:>6}", style.dim(mark))?;
+                write!(out, "{:>5}", style.dim(mark))?;
             } else {
-                write!(out, "{:>6}", style.bold(mark))?;
+                write!(out, "{:>5}", style.bold(mark))?;
             }
         }
         if let Some(posts) = allowed_posts(transport, from) {
@@ -88,15 +85,13 @@ fn matrix(out: &mut impl Write, style: Style, transport: Transport) -> io::Resul
                 send,
                 recv,
             } = posts;
-            let may = |yes| if yes { "yes" } else { "no" };
-            write!(
-                out,
-                "     {:<9}  {:<9}  {:<9}  {}",
-                may(post_send),
-                may(post_recv),
-                work(send),
-                work(recv)
-            )?;
+            let may = match (post_send, post_recv) {
+                (true, true) => "send recv",
+                (true, false) => "send",
+                (false, true) => "recv",
+                (false, false) => "-",
+            };
+            write!(out, "  {may:<9}  {:<9}  {}", work(send), work(recv))?;
         }
         writeln!(out)?;
     }
