@@ -97,8 +97,8 @@ pub use ah::{Ah, AhError, Destination, DestinationError, Grh, GrhError, NotAGrou
 pub use attach::Attachments;
 pub use buffer::{Buffer, BufferNotPosted, BufferPool};
 pub use cq::{
-    Armed, CloseCqError, Completion, Completions, Cq, CreateCqError, Failure, PollError, Root,
-    Sender, Success, Ticket, WaitError,
+    Armed, CloseCqError, Completion, Completions, Cq, CreateCqError, Failure, PollError, Quick,
+    Root, Sender, Success, Ticket, Usual, WaitError,
 };
 pub use deadline::Deadline;
 pub use device::{AllocPdError, AsyncEvent, Device, DeviceInfo, OpenError};

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use super::Account;
+use crate::raw::contexts::Contexts;
 use crate::wr_id::{self, OPERATION_MASK, QueueKind, STEP, distance, is_before};
 
 /// Why a completion ended a request.
@@ -36,6 +37,8 @@ pub(crate) struct Retired {
 struct Poster {
     /// The mark of the next request.
     posted: AtomicU64,
+    /// The mark at which the queue is full, as far as the poster knows, who alone reads it.
+    limit: AtomicU64,
     /// Requests below this one belong to a former life.
     floor: AtomicU64,
     /// All 64 bits of the sequence at `limit`'s last look: at most the queue's depth behind.
@@ -65,10 +68,12 @@ pub(crate) struct Outcomes {
     /// Bytes that the device writes into each receive before the message.
     header: u32,
     kind: QueueKind,
+    /// What the user keeps beside each request. Written by the poster, before the request is.
+    contexts: Contexts,
 }
 
 impl Outcomes {
-    const fn new(kind: QueueKind, first: u64, header: u32) -> Outcomes {
+    const fn new(kind: QueueKind, first: u64, header: u32, contexts: Contexts) -> Outcomes {
         Outcomes {
             due: AtomicU64::new(first),
             reset: AtomicBool::new(false),
@@ -80,12 +85,20 @@ impl Outcomes {
             qp_num: 0,
             header,
             kind,
+            contexts,
         }
     }
 
     /// Those of no queue: no `wr_id` is of its next request, because no queue has such a slot.
     pub(crate) const fn none() -> Outcomes {
-        Outcomes::new(QueueKind::Send, wr_id::NOBODY, 0)
+        Outcomes::new(QueueKind::Send, wr_id::NOBODY, 0, Contexts::none())
+    }
+
+    /// What the user keeps beside the request `wr_id`, until another request has its place: at least until its outcome is
+    /// handed out.
+    #[inline(always)]
+    pub(crate) fn context(&self, wr_id: u64) -> u64 {
+        self.contexts.get(wr_id::sequence(wr_id))
     }
 
     /// Number of the QP that the queue is of.
@@ -111,28 +124,27 @@ impl Outcomes {
         self.due.load(Acquire) & !OPERATION_MASK
     }
 
-    /// What [`Outcomes::retire_due`] compares with. The poller alone writes it.
+    /// The `wr_id` of the next request when every request is signaled and asks for the same. The poller alone writes it.
     #[inline(always)]
     pub(crate) fn due(&self) -> &AtomicU64 {
         &self.due
     }
 
-    /// Books the success `wr_id` if it is the one that is due, `due` being what [`Outcomes::due`] has: that is what it is when
-    /// every request is signaled and asks for the same. `false`: nothing was done, and [`Outcomes::retire_next`] knows more.
-    ///
-    /// It does not look whether the queue was reset: whoever resets it closes its place in the table of the CQ, by which
-    /// the poller came here.
+    /// Books the success that is due.
     #[inline(always)]
-    pub(crate) fn retire_due(&self, wr_id: u64, due: u64) -> bool {
-        if wr_id == due {
-            // Made of the id and not of what is there, it need not wait for the completion before.
-            self.due.store(wr_id.wrapping_add(STEP), Release);
-        }
-        wr_id == due
+    pub(crate) fn retire_one(&self) {
+        bump(&self.due, STEP);
     }
 
-    /// The same if it is of the next request, whatever it asks for. `false`: nothing was done, and [`Queue::retire`] knows
-    /// more.
+    /// Books the success `wr_id`, which is due. Made of the id and not of what is there, what is due next need not wait for the
+    /// completion before.
+    #[inline(always)]
+    pub(crate) fn retire(&self, wr_id: u64) {
+        self.due.store(wr_id.wrapping_add(STEP), Release);
+    }
+
+    /// Books the success `wr_id` if it is of the next request, whatever it asks for. `false`: nothing was done, and
+    /// [`Queue::retire`] knows more.
     pub(crate) fn retire_next(&self, wr_id: u64) -> bool {
         let due = self.due.load(Relaxed);
         // The operation is all that a wr_id has beyond its mark.
@@ -178,12 +190,13 @@ impl Queue {
         Queue {
             poster: Poster {
                 posted: AtomicU64::new(first),
+                limit: AtomicU64::new(first),
                 floor: AtomicU64::new(first),
                 seen: AtomicU64::new(start),
                 destroyed: AtomicBool::new(false),
                 lives: AtomicU64::new(0),
             },
-            poller: Outcomes::new(kind, first, header),
+            poller: Outcomes::new(kind, first, header, Contexts::new(depth)),
             slot,
             depth,
             attention,
@@ -225,12 +238,33 @@ impl Queue {
         self.poster.posted.load(Acquire)
     }
 
-    /// The mark that the poster must not reach: there the queue is full. Looks at what the poller has freed since.
+    /// The mark that the poster must not reach: there the queue is full, as far as known. The poster alone writes it.
+    #[inline(always)]
+    pub(crate) fn limit(&self) -> &AtomicU64 {
+        &self.poster.limit
+    }
+
+    /// Finds the limit anew: looks at what the poller has freed since. Returns how many requests there is room for.
     #[cold]
-    pub(crate) fn limit(&self) -> u64 {
+    #[inline(never)]
+    pub(crate) fn find_room(&self) -> u64 {
         self.poster.seen.store(self.sequence(), Relaxed);
         let free = u64::from(self.depth).saturating_sub(self.occupied());
-        self.posted().wrapping_add(free * STEP)
+        let limit = self.posted().wrapping_add(free * STEP);
+        self.poster.limit.store(limit, Relaxed);
+        free
+    }
+
+    /// The mark for the next request. `None`: the queue is full.
+    pub(crate) fn next_mark(&self) -> Option<u64> {
+        let mark = self.posted();
+        (mark != self.poster.limit.load(Relaxed) || self.find_room() != 0).then_some(mark)
+    }
+
+    /// Notes what the user keeps beside the request with the mark [`Queue::posted`], before it is entered.
+    #[inline(always)]
+    pub(crate) fn keep(&self, mark: u64, context: u64) {
+        self.poller.contexts.put(wr_id::sequence(mark), context);
     }
 
     /// Requests that hold room: posted and not yet handed to the application.
@@ -263,17 +297,18 @@ impl Queue {
     #[cold]
     pub(crate) fn withdraw(&self, count: u64) {
         let posted = self.poster.posted.load(Relaxed);
-        self.poster
-            .posted
-            .store(posted.wrapping_sub(count * STEP), Release);
+        let posted = posted.wrapping_sub(count * STEP);
+        self.poster.posted.store(posted, Release);
+        // The next request looks for its place in the new count.
+        self.poster.limit.store(posted, Relaxed);
     }
 
     /// Ends this life of the queue: the device has thrown everything away (RESET).
     pub(crate) fn begin_new_life(&self) {
         bump(&self.poster.lives, 1);
-        self.poster
-            .floor
-            .store(self.poster.posted.load(Relaxed), SeqCst);
+        let posted = self.poster.posted.load(Relaxed);
+        self.poster.limit.store(posted, Relaxed);
+        self.poster.floor.store(posted, SeqCst);
         self.poller.reset.store(true, SeqCst);
     }
 

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::{Account, Ending, Room};
+use crate::raw::contexts::Contexts;
 use crate::wr_id::{self, MAX_SLOTS, SHARED};
 
 /// Bits of the sequence that travel in a `wr_id`.
@@ -92,6 +93,8 @@ pub(crate) struct Shared {
     pub(crate) depth: u32,
     /// By the low bits of the sequence: the sequence of the receive that is outstanding there; 0 for none.
     places: Box<[AtomicU64]>,
+    /// What the user keeps beside each receive, in the same places.
+    contexts: Contexts,
     /// The sequence of the next receive, or one that is left out.
     posted: AtomicU64,
     accepted: AtomicU64,
@@ -126,6 +129,7 @@ impl Shared {
             number,
             depth,
             places: (0..places).map(|_| AtomicU64::new(0)).collect(),
+            contexts: Contexts::new(places as u32),
             posted: AtomicU64::new(start),
             accepted: AtomicU64::new(0),
             oldest: AtomicU64::new(start),
@@ -197,6 +201,16 @@ impl Shared {
         let accepted = self.accepted.load(Relaxed);
         self.accepted.store(accepted + 1, Release);
         self.posted.store(sequence + 1, Release);
+    }
+
+    /// Notes what the user keeps beside the receive with a sequence from [`Shared::next`], before it is entered.
+    pub(crate) fn keep(&self, sequence: u64, context: u64) {
+        self.contexts.put(sequence, context);
+    }
+
+    /// What the user keeps beside receive `id`, until another has its place.
+    pub(crate) fn context(&self, id: u64) -> u64 {
+        self.contexts.get(wr_id::sequence(id))
     }
 
     /// Takes the last `count` receives back: the post call refused them. Returns the sequence of the first of them. Their

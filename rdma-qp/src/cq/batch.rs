@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::books::success;
-use super::{Completion, Cq, PollError};
+use super::{Completion, Cq, PollError, Usual};
 use crate::raw::intake::Rest;
 
 /// Completions that one call took from the device, see [`Cq::poll_batch`]. What is not looked at is handed out later.
@@ -74,19 +74,31 @@ impl Cq {
     }
 }
 
+impl Completions<'_> {
+    /// Takes the next completion as the iterator does, and hands it to one of the two, as [`Cq::poll_by`] does.
+    #[inline(always)]
+    pub fn next_by<R>(
+        &mut self,
+        usual: impl FnOnce(Usual<'_>) -> R,
+        other: impl FnOnce(Completion) -> R,
+    ) -> Option<R> {
+        let id = self.rest.owner().id;
+        if let Some((wc, queue)) = self.rest.look() {
+            return Some(usual(Usual::new(&wc, queue, id)));
+        }
+        if self.rest.is_done() {
+            return None;
+        }
+        self.rest.with(Cq::next_taken).map(other)
+    }
+}
+
 impl Iterator for Completions<'_> {
     type Item = Completion;
 
     #[inline(always)]
     fn next(&mut self) -> Option<Completion> {
-        if !self.rest.is_at_end() {
-            if let Some(taken) = self.rest.look() {
-                return Some(success(self.rest.owner().id, &taken));
-            }
-        } else if self.rest.is_plain() {
-            return None;
-        }
-        self.rest.with(Cq::next_taken)
+        self.next_by(|usual| usual.completion(), |other| other)
     }
 }
 

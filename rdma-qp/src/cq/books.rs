@@ -74,6 +74,14 @@ impl Found {
         }
     }
 
+    /// What the user keeps beside request `id`.
+    pub(super) fn context(&self, id: u64) -> u64 {
+        match self {
+            Found::Queue(queue) => queue.outcomes().context(id),
+            Found::Srq(share) => share.srq.context(id),
+        }
+    }
+
     /// Whether request `id`, which has an outcome and no completion of its own, succeeded.
     pub(super) fn succeeded_silently(&self, id: u64) -> bool {
         match self {

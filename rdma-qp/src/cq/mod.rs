@@ -10,6 +10,7 @@ mod completion;
 mod drain;
 mod events;
 mod srq;
+mod usual;
 mod wait;
 
 use std::cell::{Cell, RefCell};
@@ -27,6 +28,7 @@ pub use close::CloseCqError;
 pub use completion::{Completion, Failure, Root, Sender, Success, Ticket};
 pub use events::Armed;
 pub(crate) use srq::SrqUser;
+pub use usual::{Quick, Usual};
 pub use wait::WaitError;
 
 use crate::account::{Queue, Retired};
@@ -205,38 +207,14 @@ impl Cq {
     /// The CQ does not work any more.
     #[inline(always)]
     pub fn poll(&self) -> Result<Option<Completion>, PollError> {
-        self.poll_by(|usual| usual, |other| other)
-    }
-
-    /// Takes the next completion as [`Cq::poll`] does, and hands it to `usual` if it is a success that came in its turn, and to
-    /// `other` if it is anything else. For layers that have completions of a form of their own: the usual one goes into it
-    /// without having been in memory.
-    ///
-    /// ```
-    /// # use rdma_qp::Device;
-    /// # let device = Device::open_index(rdma_soft::verbs(), 0)?;
-    /// # let cq = device.create_cq(16)?;
-    /// let context = cq.poll_by(|usual| (usual.ticket.wr_id(), true), |other| (other.ticket.wr_id(), other.outcome.is_ok()))?;
-    /// assert!(context.is_none());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The CQ does not work any more.
-    #[inline(always)]
-    pub fn poll_by<R>(
-        &self,
-        usual: impl FnOnce(Completion) -> R,
-        other: impl FnOnce(Completion) -> R,
-    ) -> Result<Option<R>, PollError> {
         // What is usual: the next request of a queue, and it succeeded.
         if let Some(taken) = self.intake.look() {
-            return Ok(Some(usual(success(self.id, &taken))));
+            return Ok(Some(success(self.id, &taken)));
         }
         // The result comes by way of a cell, so that the compiler need not put the usual one into memory too.
-        match self.poll_on::<R>() {
+        match self.poll_on::<Completion>() {
             Polled::Nothing => Ok(None),
-            Polled::Found => Ok(self.found.get().map(other)),
+            Polled::Found => Ok(self.found.get()),
             Polled::Failed => Err(self.failed.take().unwrap_or(PollError::NoChannel)),
         }
     }
@@ -252,10 +230,7 @@ impl Cq {
             self.found.set(Some(success(self.id, &taken)));
             return Polled::Found;
         }
-        // Regions that wait to be freed, if any, are looked at on the long way.
-        if self.intake.is_empty()
-            && !(self.handle.attention.load(Relaxed) && self.intake.progress())
-        {
+        if self.intake.is_empty() && !self.is_asked_for_regions() {
             return Polled::Nothing;
         }
         match self.poll_unusual() {
@@ -269,6 +244,11 @@ impl Cq {
                 Polled::Failed
             }
         }
+    }
+
+    /// Whether regions that wait to be freed are to be looked at, on the long way.
+    fn is_asked_for_regions(&self) -> bool {
+        self.handle.attention.load(Relaxed) && self.intake.progress()
     }
 
     pub(crate) fn intake_mut(&mut self) -> &mut Intake {

@@ -420,6 +420,7 @@ impl<T: Transport> Qp<T> {
             None,
             names,
             std::iter::empty(),
+            None,
             |request| {
                 request.opcode = IBV_WR_SEND;
                 request.send_flags = IBV_SEND_SIGNALED.bits();

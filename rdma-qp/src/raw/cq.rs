@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -36,6 +36,9 @@ pub(crate) struct CqHandle {
     /// Set when a queue that reports here is to be looked at by [`crate::raw::pd::PdHandle::sweep`].
     pub(crate) attention: Arc<AtomicBool>,
     queues: Mutex<Queues>,
+    /// Not 0 when a place of the table was closed since the poller, who looks at it before each completion of a batch, took it
+    /// back.
+    pub(super) closed: Arc<AtomicU32>,
     /// Events taken from the channel and not acknowledged yet.
     unacknowledged: AtomicU32,
 }
@@ -94,6 +97,7 @@ impl CqHandle {
                 slots: Slots::new(NEXT.fetch_add(1, Relaxed)),
                 table: Arc::default(),
             }),
+            closed: Arc::default(),
             unacknowledged: AtomicU32::new(0),
         })
     }
@@ -143,6 +147,8 @@ impl CqHandle {
     /// Keeps the poller from the short way to a queue that was reset, which its books know already.
     pub(super) fn close(&self, queue: &Queue) {
         self.queues().table.close(queue);
+        // After the place, so that who sees this sees that too.
+        self.closed.store(1, SeqCst);
     }
 
     /// Asks for one event at the next completion.

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use rdma_core_sys::*;
 
@@ -20,15 +22,24 @@ use crate::wr_id::{self, QueueKind};
 /// Completions taken from the device by one call.
 pub(crate) const BATCH: usize = 32;
 
+/// What stands behind the last completion of a batch: anything that is no success.
+const END: ibv_wc = ibv_wc {
+    status: IBV_WC_GENERAL_ERR,
+    ..ibv_wc::zeroed()
+};
+
 /// So many left that no place of the batch is that far from its end: other completions go first.
 const LATER: usize = usize::MAX / 2;
 
 /// Completions that were taken from the device, and the queues that they may be of.
 ///
-/// It is not `Sync`, and lends nothing: each method reaches into the cells for the time of a few statements, in which no
-/// code but this module's runs. So no two references to their contents ever exist at a time (invariant of this type).
+/// It is not `Sync`, and lends nothing but through `&mut`: each method of `&self` reaches into the cells for the time of a few
+/// statements, in which no code but this module's runs. So no two references to their contents ever exist at a time (invariant
+/// of this type). And the last place of the batch, which the device is not given, has no success.
 pub(crate) struct Intake {
     cq: NonNull<ibv_cq>,
+    /// [`CqHandle::closed`].
+    closed: Arc<AtomicU32>,
     /// Whether `left` is not 0: what the short way looks at.
     more: Cell<bool>,
     /// Completions of the batch that are not looked at; [`LATER`] while others go first. A batch of one that the short way
@@ -40,7 +51,7 @@ pub(crate) struct Intake {
     asked: Cell<i32>,
     /// What `table` is made of.
     places: Cell<Parts>,
-    batch: UnsafeCell<[ibv_wc; BATCH]>,
+    batch: UnsafeCell<[ibv_wc; BATCH + 1]>,
     /// Whether there were completions, as far as the device had none afterwards.
     progress: Cell<bool>,
     /// The first completion of the last batch but the ones since `progress` was looked after.
@@ -95,13 +106,16 @@ unsafe impl HasIntake for Cq {
 
 /// The rest of a batch, taken by the short way.
 ///
-/// Its invariant: from `next` to `end` are the completions of the batch that are not looked at, and `places` are those of the
-/// table; or `end` is `next`, and both may be null. That is so as long as nobody else uses the intake, which is behind
-/// `owner`, borrowed.
+/// Its invariant: from `next` to `end` are the completions of the batch that are not looked at, and behind them is no success;
+/// `places` are those of the table, and `before` is nobody, or the queue of the completion before, which was open since
+/// `closed` was 0. Or `end` is null, `next` is such an end, and there is more to do. That is so as long as nobody else uses the
+/// intake, which is behind `owner`, borrowed.
 pub(crate) struct Rest<'c, C: HasIntake> {
     next: *const ibv_wc,
-    end: *const ibv_wc,
+    closed: NonNull<AtomicU32>,
+    before: *const Outcomes,
     places: Parts,
+    end: *const ibv_wc,
     /// Nothing goes before the batch.
     plain: bool,
     owner: NonNull<C>,
@@ -111,11 +125,15 @@ pub(crate) struct Rest<'c, C: HasIntake> {
 impl<'c, C: HasIntake> Rest<'c, C> {
     #[inline(always)]
     pub(crate) fn new(owner: &'c mut C) -> Rest<'c, C> {
-        let (next, end, places, plain) = owner.intake().rest();
+        let intake = owner.intake();
+        let (next, end, plain) = intake.rest();
+        let places = intake.places.get();
         Rest {
             next,
-            end,
+            closed: NonNull::from(&*intake.closed),
+            before: places.nobody(),
             places,
+            end,
             plain,
             owner: NonNull::from(owner),
             borrowed: PhantomData,
@@ -125,12 +143,12 @@ impl<'c, C: HasIntake> Rest<'c, C> {
     /// Tells the intake what was taken.
     #[inline(always)]
     fn leave(&mut self) {
-        if self.next.is_null() {
+        if self.end.is_null() {
             return;
         }
         // SAFETY: it is borrowed for `'c`, and this is the only reference to it.
         let intake = unsafe { self.owner.as_mut() }.intake();
-        if intake.left.get() != LATER {
+        if self.plain {
             // SAFETY: both point into the batch, or behind it.
             intake.set_left(unsafe { self.end.offset_from(self.next) } as usize);
         }
@@ -140,12 +158,15 @@ impl<'c, C: HasIntake> Rest<'c, C> {
     #[inline(always)]
     pub(crate) fn with<R>(&mut self, f: impl FnOnce(&mut C) -> R) -> R {
         self.leave();
-        // Should `f` panic, nothing is for the short way any more.
-        (self.next, self.end) = (ptr::null(), ptr::null());
         // SAFETY: it is borrowed for `'c`, and this is the only reference to it.
         let owner = unsafe { self.owner.as_mut() };
+        // Should `f` panic, nothing is for the short way any more.
+        (self.next, self.end) = (owner.intake().last_place(), ptr::null());
         let result = f(owner);
-        (self.next, self.end, self.places, self.plain) = owner.intake().rest();
+        let intake = owner.intake();
+        (self.next, self.end, self.plain) = intake.rest();
+        self.places = intake.places.get();
+        self.before = self.places.nobody();
         result
     }
 
@@ -155,33 +176,30 @@ impl<'c, C: HasIntake> Rest<'c, C> {
         unsafe { self.owner.as_ref() }
     }
 
-    /// Whether nothing of the batch is left.
+    /// Whether there is nothing left, and nothing else to do.
     #[inline(always)]
-    pub(crate) fn is_at_end(&self) -> bool {
-        self.next == self.end
+    pub(crate) fn is_done(&self) -> bool {
+        self.next == self.end && self.plain
     }
 
-    /// Whether nothing goes before the batch.
+    /// The short way: takes the next completion, and books it, as [`Intake::look`] does.
     #[inline(always)]
-    pub(crate) fn is_plain(&self) -> bool {
-        self.plain
-    }
-
-    /// As [`Intake::look`], but the device is not asked. Something of the batch is left.
-    #[inline(always)]
-    pub(crate) fn look(&mut self) -> Option<Taken> {
-        debug_assert!(!self.is_at_end());
-        // SAFETY: a completion of the batch (the invariant), to which no other reference exists: the intake has none, and is
-        // not used.
+    pub(crate) fn look(&mut self) -> Option<(ibv_wc, &Outcomes)> {
+        // SAFETY: a completion of the batch, or what is behind the last (the invariant), to which no other reference exists:
+        // the intake has none, and is not used.
         let wc = unsafe { *self.next };
-        if wc.status != IBV_WC_SUCCESS {
+        // SAFETY: the intake has an `Arc` to it, always the same.
+        let closed = unsafe { self.closed.as_ref() }.load(Relaxed);
+        if wc.status.0 | closed != 0 {
             return None;
         }
-        // SAFETY: `places` are those of the table (the invariant), and this is the poller, as in the intake.
-        let queue = unsafe { self.places.retire_due(wc.wr_id) }?;
-        // SAFETY: it is not behind the last.
+        // SAFETY: `places` are those of the table, and so was what returned `before` (the invariant); this is the poller, as in
+        // the intake.
+        let queue = unsafe { self.places.retire_row(wc.wr_id, self.before) }?;
+        self.before = queue;
+        // SAFETY: it is a success, so it is not behind the last.
         self.next = unsafe { self.next.add(1) };
-        Some(Taken::of(queue, &wc))
+        Some((wc, queue))
     }
 }
 
@@ -198,12 +216,13 @@ impl Intake {
         let table = Arc::new(Table::default());
         Intake {
             cq: cq.ptr,
+            closed: cq.closed.clone(),
             more: Cell::new(false),
             left: Cell::new(0),
             filled: Cell::new(0),
             asked: Cell::new(0),
             places: Cell::new(table.parts()),
-            batch: UnsafeCell::new([ibv_wc::zeroed(); BATCH]),
+            batch: UnsafeCell::new([END; BATCH + 1]),
             progress: Cell::new(false),
             seen: Cell::new(0),
             failed: Cell::new(None),
@@ -216,20 +235,54 @@ impl Intake {
     /// `None`: it is not, or there are none or several, or others go first: then [`Intake::look_on`] goes on.
     #[inline(always)]
     pub(crate) fn look(&self) -> Option<Taken> {
-        if !self.more.get() {
-            let found = self.ask();
-            if found == 1
-                && let Some(taken) = self.judge(0)
-            {
-                return Some(taken);
-            }
-            self.asked.set(found);
+        self.look_at(|wc, queue| Taken::of(queue, wc))
+    }
+
+    /// The same, lent to `f`.
+    #[inline(always)]
+    pub(crate) fn look_by<R>(&mut self, f: impl FnOnce(&ibv_wc, &Outcomes) -> R) -> Option<R> {
+        self.look_at(f)
+    }
+
+    /// The same. Unless the intake is borrowed as `&mut`, `f` is this module's.
+    #[inline(always)]
+    fn look_at<R>(&self, f: impl FnOnce(&ibv_wc, &Outcomes) -> R) -> Option<R> {
+        if self.more.get() {
+            return self.look_left_at(f);
+        }
+        let found = self.ask();
+        // SAFETY: no other reference to the batch exists (the invariant).
+        let wc = unsafe { (&*self.batch.get())[0] };
+        // One, and it is a success. Where there is none, the status is of an earlier one, and there it may be what it is.
+        if (found as u32).wrapping_sub(1) | wc.status.0 == 0
+            // SAFETY: `places` are those of `table`, and this is the poller: there is one intake of a CQ, and it is not Sync.
+            && let Some(queue) = unsafe { self.places.get().retire_due(wc.wr_id) }
+        {
+            return Some(f(&wc, queue));
+        }
+        self.asked.set(found);
+        None
+    }
+
+    /// The same with what is left of a batch.
+    #[inline(always)]
+    fn look_left_at<R>(&self, f: impl FnOnce(&ibv_wc, &Outcomes) -> R) -> Option<R> {
+        let left = self.left.get();
+        // SAFETY: no other reference to the batch exists (the invariant).
+        let wc = *unsafe { &*self.batch.get() }.get(self.filled.get().wrapping_sub(left))?;
+        if wc.status != IBV_WC_SUCCESS {
             return None;
         }
-        let left = self.left.get();
-        let taken = self.judge(self.filled.get().wrapping_sub(left))?;
+        // SAFETY: as in `look_at`.
+        let queue = unsafe { self.places.get().retire_due(wc.wr_id) }?;
         self.set_left(left - 1);
-        Some(taken)
+        Some(f(&wc, queue))
+    }
+
+    /// Settles what [`Intake::look`] asked for and did not take, so that others can go on. `true`: the device had nothing, and
+    /// there is nothing else.
+    pub(crate) fn settle(&self) -> bool {
+        !self.more.get() && !self.fill(self.asked.get()) && self.is_empty()
     }
 
     #[inline(always)]
@@ -275,15 +328,29 @@ impl Intake {
         Some(queue.outcomes())
     }
 
-    /// The rest of the batch, from the first to behind the last, the places of the table, and whether nothing goes before.
+    /// The rest of the batch, from the first to behind the last, and whether nothing goes before. From now on the poller looks
+    /// whether places are closed.
     #[inline]
-    fn rest(&mut self) -> (*const ibv_wc, *const ibv_wc, Parts, bool) {
+    fn rest(&mut self) -> (*const ibv_wc, *const ibv_wc, bool) {
+        if self.closed.load(Relaxed) != 0 {
+            // Who closed a place did that before, and whoever finds a queue does that afterwards.
+            self.closed.swap(0, SeqCst);
+        }
         let (left, filled) = (self.left.get(), self.filled.get());
         let from = if left == LATER { filled } else { filled - left };
         let batch = self.batch.get().cast::<ibv_wc>();
-        // SAFETY: neither number is over that of the batch.
-        let (next, end) = unsafe { (batch.add(from), batch.add(filled)) };
-        (next, end, self.places.get(), left != LATER)
+        // SAFETY: neither number is over that of the batch, which has a place more; no reference to it exists.
+        let (next, end) = unsafe {
+            (*batch.add(filled)).status = END.status;
+            (batch.add(from), batch.add(filled))
+        };
+        (next, end, left != LATER)
+    }
+
+    /// Where no success ever is.
+    fn last_place(&self) -> *const ibv_wc {
+        // SAFETY: the batch has one more than that.
+        unsafe { self.batch.get().cast::<ibv_wc>().add(BATCH) }
     }
 
     /// Asks the device for a batch if none is left and no others go first. What it failed with is told by [`Intake::take`].
@@ -300,19 +367,6 @@ impl Intake {
         // SAFETY: the CQ is live: the owner holds its handle. The batch has room for as many as are asked for, and no
         // reference to it exists.
         unsafe { ops::ibv_poll_cq(self.cq.as_ptr(), BATCH as i32, self.batch.get().cast()) }
-    }
-
-    /// The short way with the completion at a place of the batch.
-    #[inline(always)]
-    fn judge(&self, at: usize) -> Option<Taken> {
-        // SAFETY: no other reference to the batch exists (the invariant).
-        let wc = *unsafe { &*self.batch.get() }.get(at)?;
-        if wc.status != IBV_WC_SUCCESS {
-            return None;
-        }
-        // SAFETY: `places` are those of `table`, and this is the poller: there is one intake of a CQ, and it is not Sync.
-        let queue = unsafe { self.places.get().retire_due(wc.wr_id) }?;
-        Some(Taken::of(queue, &wc))
     }
 
     /// Whether nothing of the batch is left, and nothing goes before it.

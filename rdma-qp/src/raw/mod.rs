@@ -15,6 +15,7 @@
 pub(crate) mod ah;
 pub(crate) mod chunks;
 pub(crate) mod context;
+pub(crate) mod contexts;
 pub(crate) mod cq;
 pub(crate) mod foreign;
 pub(crate) mod intake;

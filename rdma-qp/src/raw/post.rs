@@ -10,7 +10,7 @@ use super::errno_of;
 use super::mw::Binding;
 use super::pd::LocalSlice;
 use super::qp::QpHandle;
-use super::ring::{Entries, Form, LONG, Refused, Request, Ring};
+use super::ring::{Entries, Form, LONG, Refused, Ring};
 use crate::account::{Operation, Queue};
 use crate::errno::Errno;
 use crate::wr_id::{QueueKind, STEP};
@@ -43,57 +43,16 @@ pub(crate) struct Refusal {
     pub(crate) errno: Errno,
 }
 
-/// The books of a queue, and its requests that are being built.
-pub(super) struct Lane<R: Request> {
-    /// The mark at which the queue is full, as far as known.
-    pub(super) limit: u64,
-    pub(super) ring: Ring<R>,
-}
-
-impl<R: Request> Lane<R> {
-    pub(super) fn new(width: u32, queue: &Queue) -> Lane<R> {
-        Lane {
-            limit: queue.posted(),
-            ring: Ring::new(1, width),
-        }
-    }
-
-    /// The mark for the next request. `None`: the queue is full.
-    pub(super) fn next_mark(&mut self, queue: &Queue) -> Option<u64> {
-        let mark = queue.posted();
-        if mark == self.limit {
-            self.limit = queue.limit();
-        }
-        (mark != self.limit).then_some(mark)
-    }
-
-    /// What was handed over and refused goes out of the books again.
-    #[cold]
-    fn take_back(&mut self, queue: &Queue, refused: Refused) -> Box<Refusal> {
-        queue.withdraw(refused.refused.into());
-        // The next request looks for its place in the new count.
-        self.limit = queue.posted();
-        Box::new(Refusal {
-            accepted: refused.accepted,
-            refused: refused.refused,
-            first: refused.first,
-            errno: errno_of(refused.status),
-        })
-    }
-
-    /// The same, after a full list came to that status.
-    #[cold]
-    fn take_back_list(&mut self, queue: &Queue, status: i32) -> Box<Refusal> {
-        let refused = self.ring.refused(status);
-        self.take_back(queue, refused)
-    }
-
-    /// The queue begins a new life: what was not handed over yet is gone too.
-    pub(super) fn begin_new_life(&mut self, queue: &Queue) {
-        self.ring.clear();
-        queue.begin_new_life();
-        self.limit = queue.posted();
-    }
+/// What was handed over and refused goes out of the books again.
+#[cold]
+fn take_back(queue: &Queue, refused: Refused) -> NotPosted {
+    queue.withdraw(refused.refused.into());
+    NotPosted::Refused(Box::new(Refusal {
+        accepted: refused.accepted,
+        refused: refused.refused,
+        first: refused.first,
+        errno: errno_of(refused.status),
+    }))
 }
 
 /// What a request of one range asks for, as far as it is in its form.
@@ -152,29 +111,37 @@ impl Names<'_> {
     }
 }
 
+/// The mark at which a queue is full, as far as known, for its poster.
+#[inline(always)]
+fn limit_of(queue: &Queue) -> u64 {
+    // SAFETY: only the poster writes it, and that is the caller: whoever has a handle as `&mut`. A plain load is part of the
+    // comparison.
+    unsafe { *queue.limit().as_ptr() }
+}
+
 impl QpHandle {
     /// How many requests a doorbell is for: sends, and receives. What was built and not handed over must be handed over
     /// before.
     pub(crate) fn set_doorbells(&mut self, sends: u32, recvs: u32) {
         debug_assert!(self.waiting() == (0, 0));
-        self.sends.ring = Ring::new(sends, self.cap.max_send_sge);
-        self.recvs.ring = Ring::new(recvs, self.cap.max_recv_sge);
+        self.sends = Ring::new(sends, self.cap.max_send_sge);
+        self.recvs = Ring::new(recvs, self.cap.max_recv_sge);
     }
 
     /// Requests that are built and not handed over: sends, and receives.
     pub(crate) fn waiting(&self) -> (u32, u32) {
-        (self.sends.ring.waiting(), self.recvs.ring.waiting())
+        (self.sends.waiting(), self.recvs.waiting())
     }
 
     /// Whether the next send would take the last place of the send queue.
     pub(crate) fn takes_last_place(&self) -> bool {
         let next = self.send.posted().wrapping_add(STEP);
-        next == self.sends.limit && next == self.send.limit()
+        next == limit_of(&self.send) && self.send.find_room() == 1
     }
 
     /// The short way to post: a send request of one range, whose form is that of the request before it in its place. `len` is
     /// not 0, and no longer than the queue takes; `asked` is what is asked for. An unsignaled one is not for this way if it
-    /// would take the last place of the queue, as far as known.
+    /// would take the last place of the queue, as far as known. `context` is what the user keeps beside it, if anything.
     ///
     /// With `list`, it may wait for the doorbell; else it is handed over at once, and a queue whose requests wait is not for
     /// this way.
@@ -186,30 +153,23 @@ impl QpHandle {
         signaled: bool,
         names: Names<'_>,
         local: LocalSlice<'_>,
+        context: Option<u64>,
         fill: impl FnOnce(&mut ibv_send_wr),
     ) -> Alike {
-        let (send, sends) = (&*self.send, &mut self.sends);
+        let send = &*self.send;
         let mark = send.posted();
-        if mark == sends.limit || !signaled && mark.wrapping_add(STEP) == sends.limit {
-            return Alike::Other;
-        }
-        let form = if LIST {
-            let (form, slots) = sends.ring.form();
-            if slots == 0 {
-                return Alike::Other;
-            }
-            form
-        } else {
-            sends.ring.only_form()
-        };
-        if !is_of(form, local, asked, || self.max_msg_sz) {
+        let limit = limit_of(send);
+        if mark == limit || !signaled && mark.wrapping_add(STEP) == limit {
             return Alike::Other;
         }
         let (slot, bad) = if LIST {
-            (sends.ring.next_slot(), std::ptr::null_mut())
+            (self.sends.next_slot(), std::ptr::null_mut())
         } else {
-            sends.ring.first()
+            self.sends.only()
         };
+        if !is_of(slot.form(), local, asked, || self.max_msg_sz) {
+            return Alike::Other;
+        }
         match names {
             Names::Nothing => {}
             Names::To(to) => match to.lend(self.pd_id) {
@@ -222,15 +182,17 @@ impl QpHandle {
         let id = mark | operation as u64;
         slot.request.wr_id = id;
         fill(&mut slot.request);
+        if let Some(context) = context {
+            send.keep(mark, context);
+        }
         send.enter(mark);
         let qp = self.ptr.as_ptr();
         let status = if LIST {
-            if !sends.ring.filled() {
+            if !self.sends.filled() {
                 return Alike::Posted(id);
             }
             // SAFETY: as for `ring_sends`: the use of the region is noted, because the form is its.
-            sends
-                .ring
+            self.sends
                 .hand_over(|first, bad| unsafe { ops::ibv_post_send(qp, first, bad) })
         } else {
             // SAFETY: as for `ring_sends`: the use of the region is noted, because the form is its.
@@ -242,20 +204,23 @@ impl QpHandle {
         }
     }
 
-    /// Makes sure that there is a place for the next send in the list, and looks for room in the queue again if none is
-    /// known.
+    /// Looks for room in the send queue if none is known. `false`: it is full.
+    pub(crate) fn find_room(&mut self) -> bool {
+        self.send.next_mark().is_some()
+    }
+
+    /// Makes sure that there is a place for the next send in the list.
     pub(crate) fn make_place(&mut self) -> Result<(), NotPosted> {
-        if !self.sends.ring.is_of_one() && self.sends.ring.left() == 0 {
+        if self.sends.left() == 0 {
             self.ring_sends()?;
         }
-        self.sends.next_mark(&self.send);
         Ok(())
     }
 
     /// What the library refused on the short way.
     #[cold]
     pub(crate) fn refused_send(&mut self, status: i32) -> NotPosted {
-        NotPosted::Refused(self.sends.take_back_list(&self.send, status))
+        take_back(&self.send, self.sends.refused(status))
     }
 
     /// Builds one send request on ranges of regions of this PD, and hands it over with those before it if the doorbell is
@@ -267,12 +232,13 @@ impl QpHandle {
         asked: Option<Asked>,
         names: Names<'_>,
         local: impl ExactSizeIterator<Item = LocalSlice<'a>>,
+        context: Option<u64>,
         fill: impl FnOnce(&mut ibv_send_wr),
     ) -> Result<u64, NotPosted> {
         let (pd, max) = (self.pd_id, self.max_msg_sz);
-        self.build_send(operation, asked, names, fill, local.len(), |entries| {
-            lend(entries, QueueKind::Send, pd, max, local)
-        })
+        let ranges = local.len();
+        let set = |entries: &mut Entries<'_>| lend(entries, QueueKind::Send, pd, max, local);
+        self.build_send(operation, asked, names, context, fill, ranges, set)
     }
 
     /// As [`QpHandle::post_send`], of bytes that are copied during the call, which therefore hands over at once.
@@ -281,6 +247,7 @@ impl QpHandle {
         operation: Operation,
         names: Names<'_>,
         bytes: &[u8],
+        context: Option<u64>,
         fill: impl FnOnce(&mut ibv_send_wr),
     ) -> Result<u64, NotPosted> {
         // With IBV_SEND_INLINE the library reads the bytes before the post call returns and does not look at the key.
@@ -293,32 +260,33 @@ impl QpHandle {
             fill(request);
             request.send_flags |= IBV_SEND_INLINE.bits();
         };
-        let id = self.build_send(operation, None, names, fill, 1, |entries| {
+        let set = |entries: &mut Entries<'_>| {
             entries.set(0, entry);
             Ok((u32::from(!bytes.is_empty()), 0))
-        })?;
+        };
+        let id = self.build_send(operation, None, names, context, fill, 1, set)?;
         // The bytes are borrowed for this call only.
         self.ring_sends()?;
         Ok(id)
     }
 
     /// Builds the next request, whose entries, no more than `ranges`, are set by `set`, as [`lend`] does; and hands it over if
-    /// the doorbell is due. `None` asks for something that no form has.
+    /// the doorbell is due. `asked` of `None` asks for something that no form has.
+    #[allow(clippy::too_many_arguments)]
     fn build_send(
         &mut self,
         operation: Operation,
         asked: Option<Asked>,
         names: Names<'_>,
+        context: Option<u64>,
         fill: impl FnOnce(&mut ibv_send_wr),
         ranges: usize,
         set: impl FnOnce(&mut Entries<'_>) -> Result<(u32, Form), NotPosted>,
     ) -> Result<u64, NotPosted> {
-        if self.sends.ring.left() == 0 {
-            self.ring_sends()?;
-        }
+        self.make_place()?;
         let send = &*self.send;
-        let mark = self.sends.next_mark(send).ok_or(NotPosted::Full)?;
-        let (request, mut entries) = self.sends.ring.next(ranges);
+        let mark = send.next_mark().ok_or(NotPosted::Full)?;
+        let (request, mut entries) = self.sends.next(ranges);
         let (entries, region) = set(&mut entries)?;
         request.num_sge = entries as i32;
         match names {
@@ -334,29 +302,29 @@ impl QpHandle {
         if let Some(Asked(asked)) = asked
             && region != 0
         {
-            self.sends.ring.set_form(region | asked);
+            self.sends.set_form(region | asked);
+        }
+        if let Some(context) = context {
+            send.keep(mark, context);
         }
         send.enter(mark);
-        if !self.sends.ring.filled() {
+        if !self.sends.filled() {
             return Ok(id);
         }
         let qp = self.ptr.as_ptr();
         // SAFETY: as for `ring_sends`.
         let posted = self
             .sends
-            .ring
             .hand_over(|first, bad| unsafe { ops::ibv_post_send(qp, first, bad) });
         match posted {
             0 => Ok(id),
-            status => Err(NotPosted::Refused(
-                self.sends.take_back_list(&self.send, status),
-            )),
+            status => Err(self.refused_send(status)),
         }
     }
 
     /// Hands over the sends that are built.
     pub(crate) fn ring_sends(&mut self) -> Result<(), NotPosted> {
-        if self.sends.ring.waiting() == 0 {
+        if self.sends.waiting() == 0 {
             return Ok(());
         }
         let qp = self.ptr.as_ptr();
@@ -368,24 +336,26 @@ impl QpHandle {
         // until then too.
         let posted = self
             .sends
-            .ring
             .hand_over_some(|first, bad| unsafe { ops::ibv_post_send(qp, first, bad) });
-        posted.map_err(|refused| NotPosted::Refused(self.sends.take_back(&self.send, refused)))
+        posted.map_err(|refused| take_back(&self.send, refused))
     }
 
     /// The short way to post a receive into one range, which is not empty and shorter than 2^32: it is handed over at once, and
     /// of the form of the one before it. The region can be written to.
     #[inline(always)]
-    pub(crate) fn post_recv_alike(&mut self, local: LocalSlice<'_>) -> Alike {
-        let (recv, recvs) = (&*self.recv, &mut self.recvs);
+    pub(crate) fn post_recv_alike(&mut self, local: LocalSlice<'_>, context: Option<u64>) -> Alike {
+        let recv = &*self.recv;
         let mark = recv.posted();
-        if mark == recvs.limit || recvs.ring.only_form() != local.region().form() {
+        let (slot, bad) = self.recvs.only();
+        if mark == limit_of(recv) || slot.form() != local.region().form() {
             return Alike::Other;
         }
-        let (slot, bad) = recvs.ring.first();
         slot.aim(local.addr(), local.len() as u32);
         let id = mark | Operation::Recv as u64;
         slot.request.wr_id = id;
+        if let Some(context) = context {
+            recv.keep(mark, context);
+        }
         recv.enter(mark);
         // SAFETY: as for `ring_recvs`: the use of the region is noted, because the form is its.
         match unsafe { ops::ibv_post_recv(self.ptr.as_ptr(), &mut slot.request, bad) } {
@@ -397,7 +367,7 @@ impl QpHandle {
     /// What the library refused on the short way.
     #[cold]
     pub(crate) fn refused_recv(&mut self, status: i32) -> NotPosted {
-        NotPosted::Refused(self.recvs.take_back_list(&self.recv, status))
+        take_back(&self.recv, self.recvs.refused(status))
     }
 
     /// Builds one receive into ranges of regions of this PD, and hands it over with those before it if the doorbell is
@@ -405,38 +375,39 @@ impl QpHandle {
     pub(crate) fn post_recv<'a>(
         &mut self,
         local: impl ExactSizeIterator<Item = LocalSlice<'a>>,
+        context: Option<u64>,
     ) -> Result<u64, NotPosted> {
         let recv = &*self.recv;
-        let mark = self.recvs.next_mark(recv).ok_or(NotPosted::Full)?;
-        let (request, mut entries) = self.recvs.ring.next(local.len());
+        let mark = recv.next_mark().ok_or(NotPosted::Full)?;
+        let (request, mut entries) = self.recvs.next(local.len());
         let (entries, form) = lend(&mut entries, QueueKind::Recv, self.pd_id, u32::MAX, local)?;
         request.num_sge = entries as i32;
         let id = mark | Operation::Recv as u64;
         request.wr_id = id;
         if form != 0 {
-            self.recvs.ring.set_form(form);
+            self.recvs.set_form(form);
+        }
+        if let Some(context) = context {
+            recv.keep(mark, context);
         }
         recv.enter(mark);
-        if !self.recvs.ring.filled() {
+        if !self.recvs.filled() {
             return Ok(id);
         }
         let qp = self.ptr.as_ptr();
         // SAFETY: as for `ring_recvs`.
         let posted = self
             .recvs
-            .ring
             .hand_over(|first, bad| unsafe { ops::ibv_post_recv(qp, first, bad) });
         match posted {
             0 => Ok(id),
-            status => Err(NotPosted::Refused(
-                self.recvs.take_back_list(&self.recv, status),
-            )),
+            status => Err(self.refused_recv(status)),
         }
     }
 
     /// Hands over the receives that are built.
     pub(crate) fn ring_recvs(&mut self) -> Result<(), NotPosted> {
-        if self.recvs.ring.waiting() == 0 {
+        if self.recvs.waiting() == 0 {
             return Ok(());
         }
         let qp = self.ptr.as_ptr();
@@ -446,9 +417,8 @@ impl QpHandle {
         // (invariant 3).
         let posted = self
             .recvs
-            .ring
             .hand_over_some(|first, bad| unsafe { ops::ibv_post_recv(qp, first, bad) });
-        posted.map_err(|refused| NotPosted::Refused(self.recvs.take_back(&self.recv, refused)))
+        posted.map_err(|refused| take_back(&self.recv, refused))
     }
 }
 

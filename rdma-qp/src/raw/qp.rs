@@ -7,7 +7,7 @@ use rdma_core_sys::*;
 
 use super::cq::CqHandle;
 use super::pd::PdHandle;
-use super::post::Lane;
+use super::ring::Ring;
 use super::srq::SrqHandle;
 use super::{pointer, status};
 use crate::account::{Books, Queue};
@@ -43,8 +43,8 @@ pub(crate) struct QpHandle {
     pub(super) pd_id: u64,
     pub(crate) send: Arc<Queue>,
     pub(crate) recv: Arc<Queue>,
-    pub(super) sends: Lane<ibv_send_wr>,
-    pub(super) recvs: Lane<ibv_recv_wr>,
+    pub(super) sends: Ring<ibv_send_wr>,
+    pub(super) recvs: Ring<ibv_recv_wr>,
     /// What creation granted.
     pub(crate) cap: ibv_qp_cap,
     /// Bytes inline that creation asked for.
@@ -126,8 +126,8 @@ impl QpHandle {
         Ok(QpHandle {
             ptr,
             pd_id: pd.id,
-            sends: Lane::new(init.cap.max_send_sge, &send),
-            recvs: Lane::new(init.cap.max_recv_sge, &recv),
+            sends: Ring::new(1, init.cap.max_send_sge),
+            recvs: Ring::new(1, init.cap.max_recv_sge),
             send,
             recv,
             cap: init.cap,
@@ -154,7 +154,7 @@ impl QpHandle {
 
     pub(crate) fn set_max_msg_sz(&mut self, bytes: u32) {
         self.max_msg_sz = bytes;
-        self.sends.ring.forget_form();
+        self.sends.forget_forms();
     }
 
     pub(crate) fn pd(&self) -> &Arc<PdHandle> {
@@ -187,8 +187,11 @@ impl QpHandle {
         });
         if result.is_ok() && mask.contains(IBV_QP_STATE) && attr.qp_state == IBV_QPS_RESET {
             // The device has let go of every request: a reset queue is empty.
-            self.sends.begin_new_life(&self.send);
-            self.recvs.begin_new_life(&self.recv);
+            self.send.begin_new_life();
+            self.recv.begin_new_life();
+            // What was not handed over yet is gone too.
+            self.sends.clear();
+            self.recvs.clear();
             self.send_cq.close(&self.send);
             self.recv_cq.close(&self.recv);
             if self.srq.is_some() {

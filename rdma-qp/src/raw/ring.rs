@@ -78,14 +78,37 @@ pub(super) const FORMS: Form = 1 << 16;
 pub(super) const LONG: Form = FORMS >> 1;
 
 /// A request with its own entry.
+///
+/// Its invariant: if `form` is not 0, everything of it is as the form has it, but for what [`Slot::aim`] and the operation
+/// itself set, and for the id.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Slot<R> {
     pub(super) request: R,
     entry: ibv_sge,
+    form: Form,
 }
 
 impl<R> Slot<R> {
+    /// A slot of that request, without a form.
+    pub(super) const fn empty(request: R) -> Slot<R> {
+        Slot {
+            request,
+            entry: ibv_sge {
+                addr: 0,
+                length: 0,
+                lkey: 0,
+            },
+            form: 0,
+        }
+    }
+
+    /// Its form.
+    #[inline(always)]
+    pub(super) fn form(&self) -> Form {
+        self.form
+    }
+
     /// Where the one range of a request with a form is.
     #[inline(always)]
     pub(super) fn aim(&mut self, addr: u64, len: u32) {
@@ -93,6 +116,9 @@ impl<R> Slot<R> {
         self.entry.length = len;
     }
 }
+
+/// Where the next request is, where a run of them ends, and the form that the slot there has.
+pub(super) type Place<R> = (*mut Slot<R>, *mut Slot<R>, Form);
 
 /// The entries of the request that is being filled.
 pub(super) struct Entries<'r> {
@@ -114,17 +140,14 @@ impl Entries<'_> {
 
 /// Requests of one queue, filled one after another.
 ///
-/// Its invariant: `slots` are `count` slots, linked in order, the last with null; `next` is one of them, and those before
-/// it are filled; or it is behind the last, and all are filled. `entries` are `width` for each slot if `width` is over 1, and
-/// none otherwise. A request of one range has the entry of its slot, one of more those of its slot's place in `entries`.
-/// Everything of the first `formed` requests, which are no more than `count`, is as `form` has it, but for what
-/// [`Slot::aim`] and the operation itself set, and for the id; `only` is `form` if that is so of the only slot, else 0.
+/// Its invariant: `first` is the first of `count` slots, linked in order, the last with null, and one more behind them, the
+/// *end*, which is never filled and whose form is 0. `only` is `first` if `count` is 1, else the end. `next` is one of them,
+/// and those before it are filled. `entries` are `width` for each slot but the end if `width` is over 1, and none otherwise.
+/// A request of one range has the entry of its slot, one of more those of its slot's place in `entries`.
 pub(super) struct Ring<R: Request> {
+    only: *mut Slot<R>,
     first: *mut Slot<R>,
     next: *mut Slot<R>,
-    only: Form,
-    form: Form,
-    formed: u32,
     count: u32,
     width: u32,
     entries: *mut ibv_sge,
@@ -141,11 +164,8 @@ impl<R: Request> Ring<R> {
     /// A ring of `count` requests of up to `width` entries each; at least one of each.
     pub(super) fn new(count: u32, width: u32) -> Ring<R> {
         let (count, width) = (count.max(1), width.max(1));
-        let slot = Slot {
-            request: R::zeroed(),
-            entry: ibv_sge::default(),
-        };
-        let slots = Box::into_raw(vec![slot; count as usize].into_boxed_slice());
+        let slot = Slot::empty(R::zeroed());
+        let slots = Box::into_raw(vec![slot; count as usize + 1].into_boxed_slice());
         let entries = vec![ibv_sge::default(); Self::entries(count, width)];
         let entries = Box::into_raw(entries.into_boxed_slice());
         let first = slots.cast::<Slot<R>>();
@@ -154,12 +174,11 @@ impl<R: Request> Ring<R> {
             // SAFETY: `index` is below the number of slots, which were just made and are known here only.
             unsafe { (*first.add(index)).request.set_next(next) };
         }
+        let only = if count == 1 { 0 } else { count as usize };
         Ring {
+            only: first.wrapping_add(only),
             first,
             next: first,
-            only: 0,
-            form: 0,
-            formed: 0,
             count,
             width,
             entries: entries.cast(),
@@ -197,44 +216,29 @@ impl<R: Request> Ring<R> {
         self.next = self.first;
     }
 
-    /// Forgets the form of all requests.
-    pub(super) fn forget_form(&mut self) {
-        (self.only, self.formed) = (0, 0);
-    }
-
-    /// The form that the next request may have, and how many slots from it on have it.
-    pub(super) fn form(&self) -> (Form, u32) {
-        (self.form, self.formed.saturating_sub(self.waiting()))
-    }
-
-    /// The form of the only slot; 0 where requests may wait.
-    #[inline(always)]
-    pub(super) fn only_form(&self) -> Form {
-        self.only
+    /// Forgets the forms of all requests.
+    pub(super) fn forget_forms(&mut self) {
+        for index in 0..self.count as usize {
+            // SAFETY: `index` is below the number of slots, which the ring owns.
+            unsafe { (*self.first.add(index)).form = 0 };
+        }
     }
 
     /// Gives the next request, which was just built, a form.
     pub(super) fn set_form(&mut self, form: Form) {
-        // It was taken off the slots with a form by `next`.
-        if self.formed == 0 {
-            self.form = form;
-        }
-        if self.formed == self.waiting() && self.form == form {
-            self.formed += 1;
-        }
-        if self.count == 1 {
-            self.only = form;
-        }
+        debug_assert!(self.left() > 0);
+        // SAFETY: `next` is one of the slots but the end (not all are filled), and the ring owns it.
+        unsafe { (*self.next).form = form };
     }
 
     /// The next request to be filled, with entries for so many ranges, which are no more than `width`. It has no form; the
     /// caller may give it one, [`Ring::set_form`], if it has one range. The list is not full.
     pub(super) fn next(&mut self, ranges: usize) -> (&mut R, Entries<'_>) {
         debug_assert!(self.left() > 0);
-        // SAFETY: `next` is one of the slots (the invariant), because not all are filled, and the ring owns it.
+        // SAFETY: `next` is one of the slots but the end (the invariant), because not all are filled, and the ring owns it.
         let slot = unsafe { &mut *self.next };
         let index = self.waiting();
-        (self.only, self.formed) = (0, self.formed.min(index));
+        slot.form = 0;
         let first = if ranges <= 1 {
             &raw mut slot.entry
         } else {
@@ -250,31 +254,39 @@ impl<R: Request> Ring<R> {
         (&mut slot.request, entries)
     }
 
-    /// The next request to be filled, as its slot. The list is not full.
+    /// The next request to be filled, as its slot, which has no form if the list is full.
     pub(super) fn next_slot(&mut self) -> &mut Slot<R> {
-        debug_assert!(self.left() > 0);
-        // SAFETY: `next` is one of the slots (the invariant), because not all are filled, and the ring owns it.
+        // SAFETY: `next` is one of the slots (the invariant), and the ring owns it.
         unsafe { &mut *self.next }
     }
 
-    /// The first slot, which is the only one if there is an [`Ring::only_form`]; and the place for what is refused.
+    /// The only slot, and the place for what is refused. Where requests may wait, a slot without a form.
     #[inline(always)]
-    pub(super) fn first(&mut self) -> (&mut Slot<R>, *mut *mut R) {
-        // SAFETY: `first` is one of the slots (the invariant), which the ring owns.
-        (unsafe { &mut *self.first }, &raw mut self.bad)
+    pub(super) fn only(&mut self) -> (&mut Slot<R>, *mut *mut R) {
+        // SAFETY: one of the slots (the invariant), which the ring owns.
+        (unsafe { &mut *self.only }, &raw mut self.bad)
     }
 
-    /// Where the next request is, for [`Ring::fill_to`].
-    pub(super) fn place(&self) -> *mut Slot<R> {
-        self.next
+    /// Where the next request is, for [`Ring::fill_to`], and where the run of requests ends that are filled by way of it: after
+    /// `most`, or when the list is full. The slot there has no form until then, which is what ends the run; its form is returned.
+    pub(super) fn place(&mut self, most: u64) -> Place<R> {
+        let run = most.min(self.left().into()) as usize;
+        // SAFETY: there are so many slots from `next` on, before the end.
+        let stop = unsafe { self.next.add(run) };
+        // SAFETY: one of the slots, or the end; the ring owns it.
+        let form = std::mem::take(unsafe { &mut (*stop).form });
+        (self.next, stop, form)
     }
 
-    /// Counts the requests before `next` as filled.
+    /// Counts the requests before `next` as filled, and gives the slot `stop` its form again.
     ///
     /// # Safety
-    /// It is [`Ring::place`] or one of the next [`Ring::left`] places.
+    /// `stop` and `form` are from [`Ring::place`], and so is what `next` was; it is by now that, or one of those up to `stop`.
+    /// The ring was not used since.
     #[inline(always)]
-    pub(super) unsafe fn fill_to(&mut self, next: *mut Slot<R>) {
+    pub(super) unsafe fn fill_to(&mut self, next: *mut Slot<R>, stop: *mut Slot<R>, form: Form) {
+        // SAFETY: one of the slots, which the ring owns.
+        unsafe { (*stop).form = form };
         self.next = next;
     }
 
@@ -282,7 +294,7 @@ impl<R: Request> Ring<R> {
     #[must_use]
     pub(super) fn filled(&mut self) -> bool {
         debug_assert!(self.left() > 0);
-        // SAFETY: `next` is one of the slots, so there is a place behind it.
+        // SAFETY: `next` is one of the slots but the end, so there is one behind it.
         self.next = unsafe { self.next.add(1) };
         self.left() == 0
     }
@@ -345,7 +357,7 @@ impl<R: Request> Ring<R> {
 
 impl<R: Request> Drop for Ring<R> {
     fn drop(&mut self) {
-        let requests = ptr::slice_from_raw_parts_mut(self.first, self.count as usize);
+        let requests = ptr::slice_from_raw_parts_mut(self.first, self.count as usize + 1);
         let entries = Self::entries(self.count, self.width);
         let entries = ptr::slice_from_raw_parts_mut(self.entries, entries);
         // SAFETY: both were made by `Box::into_raw` of slices of these lengths, and are freed once.

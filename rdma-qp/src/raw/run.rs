@@ -2,13 +2,14 @@
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering::Relaxed;
 
 use rdma_core_sys::ibv_send_wr;
 
 use super::pd::LocalSlice;
 use super::post::{Asked, is_of};
 use super::qp::QpHandle;
-use super::ring::{Form, Slot};
+use super::ring::{Form, Place, Slot};
 use crate::account::Operation;
 use crate::qp::{Qp, Transport};
 use crate::wr_id::{STEP, distance};
@@ -28,18 +29,28 @@ unsafe impl<T: Transport> HasQp for Qp<T> {
     }
 }
 
+/// A slot without a form, for a run that is none.
+static NOWHERE: Nowhere = Nowhere(Slot::empty(ibv_send_wr::zeroed()));
+
+struct Nowhere(Slot<ibv_send_wr>);
+
+// SAFETY: it is never changed, and what its pointers lead to is never looked at: they are null.
+unsafe impl Sync for Nowhere {}
+
+fn nowhere() -> *mut Slot<ibv_send_wr> {
+    (&raw const NOWHERE.0).cast_mut()
+}
+
 /// Sends that are built one after another, with what the short way needs to know of the queue at hand. They are entered into
 /// the books, and wait in the list, when this ends; whoever forgets it has built nothing.
 ///
-/// Its invariant: `mark` is that of the next request and `slot` its place in the ring, and the requests from there up to the
-/// one with the mark `end` have room in the queue, and places, whose requests have the form `form`; or `end` is `mark`, and
-/// `slot` may be null. Those that are built and not entered are on regions that are borrowed for `'m`, which lasts until they
-/// are entered, because `Drop` does that. That is so as long as nobody else uses the handle, which is behind `owner`,
-/// borrowed.
+/// Its invariant: `mark` is that of the next request and `slot` its place in the ring; there is room in the queue for those from
+/// there up to the slot `stop`, whose form is 0 and will be `form` again; or `slot` is [`NOWHERE`]. Those that are built and not entered are on regions that are borrowed for `'m`, which lasts until they are entered, because
+/// `Drop` does that. That is so as long as nobody else uses the handle, which is behind `owner`, borrowed.
 pub(crate) struct Run<'q, 'm, Q: HasQp> {
     mark: u64,
-    end: u64,
     slot: *mut Slot<ibv_send_wr>,
+    stop: *mut Slot<ibv_send_wr>,
     form: Form,
     owner: NonNull<Q>,
     borrowed: PhantomData<(&'q mut Q, LocalSlice<'m>)>,
@@ -48,43 +59,44 @@ pub(crate) struct Run<'q, 'm, Q: HasQp> {
 impl<'q, 'm, Q: HasQp> Run<'q, 'm, Q> {
     #[inline(always)]
     pub(crate) fn new(owner: &'q mut Q) -> Run<'q, 'm, Q> {
-        let (mark, end, slot, form) = Self::place(owner);
+        let (mark, (slot, stop, form)) = Self::place(owner);
         Run {
             mark,
-            end,
             slot,
+            stop,
             form,
             owner: NonNull::from(owner),
             borrowed: PhantomData,
         }
     }
 
-    /// Where the next request goes, and the mark at which the short way ends.
+    /// Where the next request goes, and the short way ends.
     #[inline(never)]
-    fn place(owner: &mut Q) -> (u64, u64, *mut Slot<ibv_send_wr>, Form) {
+    fn place(owner: &mut Q) -> (u64, Place<ibv_send_wr>) {
         let handle = owner.handle();
-        let (queue, lane) = (&*handle.send, &mut handle.sends);
+        let (queue, ring) = (&*handle.send, &mut handle.sends);
         let mark = queue.posted();
-        lane.next_mark(queue);
-        let (form, slots) = lane.ring.form();
-        let room = distance(lane.limit, mark).min(slots.into());
+        queue.next_mark();
         // Where each request is handed over at once, none is for this way.
-        let room = if lane.ring.is_of_one() { 0 } else { room };
-        let end = mark.wrapping_add(room * STEP);
-        (mark, end, lane.ring.place(), form)
+        let room = if ring.is_of_one() {
+            0
+        } else {
+            distance(queue.limit().load(Relaxed), mark)
+        };
+        (mark, ring.place(room))
     }
 
     /// Enters what is built.
     #[inline(always)]
     fn enter(&mut self) {
-        if self.slot.is_null() {
+        if self.slot == nowhere() {
             return;
         }
         // SAFETY: it is borrowed for `'q`, and this is the only reference to it.
         let handle = unsafe { self.owner.as_mut() }.handle();
         handle.send.enter_below(self.mark);
-        // SAFETY: `slot` is the place of the next request.
-        unsafe { handle.sends.ring.fill_to(self.slot) };
+        // SAFETY: they are from the ring (the invariant), which nobody used since.
+        unsafe { handle.sends.fill_to(self.slot, self.stop, self.form) };
     }
 
     /// Does something with the owner of the handle, after what is built is entered.
@@ -92,11 +104,11 @@ impl<'q, 'm, Q: HasQp> Run<'q, 'm, Q> {
     pub(crate) fn with<R>(&mut self, f: impl FnOnce(&mut Q) -> R) -> R {
         self.enter();
         // Should `f` panic, nothing is built any more.
-        (self.end, self.slot) = (self.mark, std::ptr::null_mut());
+        self.slot = nowhere();
         // SAFETY: it is borrowed for `'q`, and this is the only reference to it.
         let owner = unsafe { self.owner.as_mut() };
         let result = f(owner);
-        (self.mark, self.end, self.slot, self.form) = Self::place(owner);
+        (self.mark, (self.slot, self.stop, self.form)) = Self::place(owner);
         result
     }
 
@@ -124,24 +136,31 @@ impl<'q, 'm, Q: HasQp> Run<'q, 'm, Q> {
         operation: Operation,
         asked: Asked,
         local: LocalSlice<'m>,
+        context: Option<u64>,
         fill: impl FnOnce(&mut ibv_send_wr),
     ) -> Option<u64> {
-        if self.mark == self.end {
-            return None;
-        }
+        // SAFETY: a slot of the ring, whose owner is borrowed, or the static (the invariant).
+        let form = unsafe { (*self.slot).form() };
         // SAFETY: it is borrowed for `'q`, and this is the only reference to it.
         let max_msg_sz = || unsafe { self.owner.as_mut() }.handle().max_msg_sz();
-        if !is_of(self.form, local, asked, max_msg_sz) {
+        if !is_of(form, local, asked, max_msg_sz) {
             return None;
         }
-        // SAFETY: a slot of the ring, whose owner is borrowed (the invariant).
+        // SAFETY: it has a form, so it is a slot of the ring before `stop`, to which this is the only reference.
         let slot = unsafe { &mut *self.slot };
         slot.aim(local.addr(), local.len() as u32);
         let id = self.mark | operation as u64;
         slot.request.wr_id = id;
         fill(&mut slot.request);
+        if let Some(context) = context {
+            // SAFETY: as above.
+            unsafe { self.owner.as_mut() }
+                .handle()
+                .send
+                .keep(self.mark, context);
+        }
         self.mark = self.mark.wrapping_add(STEP);
-        // SAFETY: it is not behind the last slot, so there is a place behind it.
+        // SAFETY: it is before `stop`, so there is one behind it.
         self.slot = unsafe { self.slot.add(1) };
         Some(id)
     }

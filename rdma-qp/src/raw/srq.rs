@@ -272,6 +272,7 @@ impl SrqPoster {
     pub(crate) fn post<'a>(
         &mut self,
         local: impl ExactSizeIterator<Item = LocalSlice<'a>>,
+        context: Option<u64>,
     ) -> Result<u64, NotPosted> {
         if self.free == 0 && self.room() == 0 {
             return Err(NotPosted::Full);
@@ -283,6 +284,9 @@ impl SrqPoster {
         let sequence = shared.next();
         let id = shared.mark(sequence) | Operation::Recv as u64;
         request.wr_id = id;
+        if let Some(context) = context {
+            shared.keep(sequence, context);
+        }
         shared.enter(sequence);
         self.free -= 1;
         if !self.ring.filled() {

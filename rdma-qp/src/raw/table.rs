@@ -1,7 +1,7 @@
 //! The table by which the poller of a CQ finds the books of a queue.
 //!
 //! A `wr_id` names the place of its queue. The place leads to the queue's [`Outcomes`] while it is *open*, and to those of
-//! no queue otherwise: then no completion is of the next request there, and the poller takes its long way, on which it
+//! no queue, which the table has itself, otherwise: then no completion is of the next request there, and the poller takes its long way, on which it
 //! sees that the queue was reset. So the short way does not ask.
 
 use std::sync::Arc;
@@ -10,9 +10,6 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use crate::account::{Outcomes, Queue};
 use crate::wr_id::SLOT_UNIT;
-
-/// Where a closed place leads.
-static NONE: Outcomes = Outcomes::none();
 
 /// One place. Its size is what the slot counts in within a `wr_id`, so that a masked `wr_id` is the distance of its place
 /// from the first one.
@@ -23,12 +20,12 @@ const _: () = assert!(size_of::<Place>() == SLOT_UNIT);
 
 /// The places of one CQ, a power of two.
 ///
-/// Its invariant: each leads to [`NONE`], or to the outcomes of a queue that the poller of the CQ holds (the caller of
+/// Its invariant: each leads to `none`, or to the outcomes of a queue that the poller of the CQ holds (the caller of
 /// [`Table::open`] sees to it).
-pub(super) struct Table(Box<[Place]>);
-
-fn none() -> *mut Outcomes {
-    (&raw const NONE).cast_mut()
+pub(super) struct Table {
+    places: Box<[Place]>,
+    /// Where a closed place leads.
+    none: Arc<Outcomes>,
 }
 
 fn outcomes(queue: &Queue) -> *mut Outcomes {
@@ -37,8 +34,14 @@ fn outcomes(queue: &Queue) -> *mut Outcomes {
 
 impl Table {
     fn new(places: usize) -> Table {
-        let closed = || Place(AtomicPtr::new(none()));
-        Table((0..places).map(|_| closed()).collect())
+        let none = Arc::new(Outcomes::none());
+        let closed = || Place(AtomicPtr::new(Arc::as_ptr(&none).cast_mut()));
+        let places = (0..places).map(|_| closed()).collect();
+        Table { places, none }
+    }
+
+    fn none(&self) -> *mut Outcomes {
+        Arc::as_ptr(&self.none).cast_mut()
     }
 
     /// A table of so many places, a power of two, with what is open of the queues that the poller holds. The caller keeps
@@ -48,7 +51,7 @@ impl Table {
         places: usize,
         held: impl Iterator<Item = &'a Arc<Queue>>,
     ) -> Arc<Table> {
-        if places == self.0.len() {
+        if places == self.places.len() {
             return self.clone();
         }
         let table = Table::new(places);
@@ -60,7 +63,7 @@ impl Table {
 
     fn place(&self, queue: &Queue) -> &AtomicPtr<Outcomes> {
         // The number of places is a power of two.
-        &self.0[queue.slot as usize & (self.0.len() - 1)].0
+        &self.places[queue.slot as usize & (self.places.len() - 1)].0
     }
 
     fn is_open(&self, queue: &Queue) -> bool {
@@ -70,7 +73,7 @@ impl Table {
     /// Closes the place of a queue that was reset, which its books know already.
     pub(super) fn close(&self, queue: &Queue) {
         if self.is_open(queue) {
-            self.place(queue).store(none(), SeqCst);
+            self.place(queue).store(self.none(), SeqCst);
         }
     }
 
@@ -90,8 +93,9 @@ impl Table {
     /// The first place, and the bits of a `wr_id` that tell the distance of its place from there.
     pub(super) fn parts(&self) -> Parts {
         Parts {
-            first: self.0.as_ptr(),
-            mask: (self.0.len() - 1) * SLOT_UNIT,
+            first: self.places.as_ptr(),
+            mask: (self.places.len() - 1) * SLOT_UNIT,
+            none: self.none(),
         }
     }
 }
@@ -107,6 +111,7 @@ impl Default for Table {
 pub(super) struct Parts {
     first: *const Place,
     mask: usize,
+    none: *const Outcomes,
 }
 
 impl Parts {
@@ -116,7 +121,7 @@ impl Parts {
     /// The table is alive, and the caller is the poller.
     #[inline(always)]
     unsafe fn find<'a>(self, wr_id: u64) -> &'a Outcomes {
-        // SAFETY: the mask keeps the place inside the table, which is alive. What a place leads to is either a static or
+        // SAFETY: the mask keeps the place inside the table, which is alive. What a place leads to is either the table's own or
         // the part of a queue that the caller holds (the invariant of the table).
         unsafe {
             &*(*self.first.byte_add(wr_id as usize & self.mask))
@@ -125,7 +130,10 @@ impl Parts {
         }
     }
 
-    /// Books the success `wr_id` if it is the one that is due of its queue, as [`Outcomes::retire_due`] does, and says of which.
+    /// Books the success `wr_id` if it is the one that is due of its queue, see [`Outcomes::due`], and says of which. `None`:
+    /// nothing was done, and [`Parts::retire_next`] knows more.
+    ///
+    /// It does not look whether the queue was reset: whoever resets it closes its place in the table.
     ///
     /// # Safety
     /// The table is alive, and the caller is the poller.
@@ -133,9 +141,43 @@ impl Parts {
     pub(super) unsafe fn retire_due<'a>(self, wr_id: u64) -> Option<&'a Outcomes> {
         // SAFETY: as the caller promises.
         let queue = unsafe { self.find(wr_id) };
-        // SAFETY: only the poller writes it, and that is the caller, so nobody writes it now.
-        let due = unsafe { *queue.due().as_ptr() };
-        queue.retire_due(wr_id, due).then_some(queue)
+        // SAFETY: as the caller promises.
+        if !unsafe { is_due(queue, wr_id) } {
+            return None;
+        }
+        queue.retire_one();
+        Some(queue)
+    }
+
+    /// The same in a row of completions, of which the last was of `before`; the first finds [`Parts::nobody`] there. The caller
+    /// looks whether a queue was reset since.
+    ///
+    /// # Safety
+    /// As for [`Parts::retire_due`], and `before` is alive and was returned by this of the same table.
+    #[inline(always)]
+    pub(super) unsafe fn retire_row<'a>(
+        self,
+        wr_id: u64,
+        before: *const Outcomes,
+    ) -> Option<&'a Outcomes> {
+        // SAFETY: as the caller promises.
+        let mut queue = unsafe { &*before };
+        // SAFETY: as the caller promises.
+        if !unsafe { is_due(queue, wr_id) } {
+            // SAFETY: as the caller promises.
+            queue = unsafe { self.find(wr_id) };
+            // SAFETY: as the caller promises.
+            if !unsafe { is_due(queue, wr_id) } {
+                return None;
+            }
+        }
+        queue.retire(wr_id);
+        Some(queue)
+    }
+
+    /// What no completion was of.
+    pub(super) fn nobody(self) -> *const Outcomes {
+        self.none
     }
 
     /// The same if it is of the next request of its queue, as [`Outcomes::retire_next`] does.
@@ -147,6 +189,16 @@ impl Parts {
         let queue = unsafe { self.find(wr_id) };
         queue.retire_next(wr_id).then_some(queue)
     }
+}
+
+/// Whether a success is the one that is due of a queue.
+///
+/// # Safety
+/// The caller is the poller of the queue.
+#[inline(always)]
+unsafe fn is_due(queue: &Outcomes, wr_id: u64) -> bool {
+    // SAFETY: only the poller writes it, and that is the caller, so nobody writes it now. A plain load is part of the comparison.
+    wr_id == unsafe { *queue.due().as_ptr() }
 }
 
 #[cfg(test)]

@@ -231,7 +231,27 @@ impl<K: SrqKind> Srq<K> {
     /// See [`PostError`]; nothing was posted then, and of a list what the error says.
     #[inline]
     pub fn recv<'m>(&mut self, local: impl AsRef<[MrSlice<'m>]>) -> Result<Ticket, PostError> {
-        let local = local.as_ref();
+        self.recv_keeping(None, local.as_ref())
+    }
+
+    /// Posts a receive as [`Srq::recv`] does, and keeps a number beside it, see [`Qp::post_with`](crate::Qp::post_with).
+    ///
+    /// # Errors
+    /// As [`Srq::recv`].
+    pub fn recv_with<'m>(
+        &mut self,
+        context: u64,
+        local: impl AsRef<[MrSlice<'m>]>,
+    ) -> Result<Ticket, PostError> {
+        self.recv_keeping(Some(context), local.as_ref())
+    }
+
+    #[inline]
+    fn recv_keeping(
+        &mut self,
+        context: Option<u64>,
+        local: &[MrSlice<'_>],
+    ) -> Result<Ticket, PostError> {
         let limit = self.handle().cap.max_sge;
         if local.len() > 1 && local.len() > limit as usize {
             return Err(PostError::TooManyEntries {
@@ -241,7 +261,7 @@ impl<K: SrqKind> Srq<K> {
             });
         }
         check_recv(local, 0)?;
-        match self.poster.post(local.iter().map(MrSlice::local)) {
+        match self.poster.post(local.iter().map(MrSlice::local), context) {
             Ok(id) => Ok(Ticket::new(id, true)),
             Err(reason) => Err(self.not_posted(reason)),
         }

@@ -71,9 +71,38 @@ impl<'m, T: Transport> Sends<'_, 'm, T> {
         local: impl AsRef<[MrSlice<'m>]>,
         flags: PostFlags,
     ) -> Result<Ticket, PostError> {
+        self.post_keeping(None, op, local, flags)
+    }
+
+    /// Posts a send request and keeps a number beside it, as [`Qp::post_with`] does.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    #[inline(always)]
+    pub fn post_with<O: Op<T>>(
+        &mut self,
+        context: u64,
+        op: O,
+        local: impl AsRef<[MrSlice<'m>]>,
+        flags: PostFlags,
+    ) -> Result<Ticket, PostError> {
+        self.post_keeping(Some(context), op, local, flags)
+    }
+
+    #[inline(always)]
+    fn post_keeping<O: Op<T>>(
+        &mut self,
+        context: Option<u64>,
+        op: O,
+        local: impl AsRef<[MrSlice<'m>]>,
+        flags: PostFlags,
+    ) -> Result<Ticket, PostError> {
         let local = local.as_ref();
         let [slice] = local else {
-            return self.run.with(|qp| qp.post_on(op, local, flags));
+            return self.run.with(
+                #[inline(always)]
+                |qp| qp.post_on(context, op, local, flags),
+            );
         };
         let (slice, len) = (*slice, slice.len() as u64);
         // What is unsignaled, and what names more than regions, is looked at one by one.
@@ -87,6 +116,7 @@ impl<'m, T: Transport> Sends<'_, 'm, T> {
                 O::OPERATION,
                 asked,
                 slice.local(),
+                context,
                 #[inline(always)]
                 |request| op.fill(request),
             );
@@ -94,7 +124,10 @@ impl<'m, T: Transport> Sends<'_, 'm, T> {
                 return Ok(Ticket::new(id, true));
             }
         }
-        self.run.with(|qp| qp.post_on(op, &[slice], flags))
+        self.run.with(
+            #[inline(always)]
+            |qp| qp.post_on(context, op, &[slice], flags),
+        )
     }
 
     /// Hands over what waits of the sends of this QP.

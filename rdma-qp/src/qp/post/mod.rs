@@ -15,7 +15,7 @@ pub use op::{Op, PostFlags};
 
 use super::{Qp, RecvQueue, Transport};
 use crate::account::Operation;
-use crate::cq::Ticket;
+use crate::cq::{Quick, Ticket};
 use crate::mr::MrSlice;
 use crate::raw::post::{Alike, Asked, NotPosted, Refusal};
 use crate::wr_id::{OPERATION_MASK, QueueKind, STEP, distance, is_before, sequence};
@@ -80,14 +80,85 @@ impl<T: Transport> Qp<T> {
         local: impl AsRef<[MrSlice<'m>]>,
         flags: PostFlags,
     ) -> Result<Ticket, PostError> {
+        self.post_keeping(None, op, local, flags)
+    }
+
+    /// Posts a send request as [`Qp::post`] does, and keeps a number beside it: what the application wants to know when it
+    /// is done, such as the place of its own record. The number is there before the device has the request, and comes with the
+    /// completion: [`Usual::context`](crate::Usual::context), [`Cq::context`](crate::Cq::context).
+    ///
+    /// ```
+    /// # use rdma_qp::{op, Device, PostFlags, NOTHING};
+    /// # let device = Device::open_index(rdma_soft::verbs(), 0)?;
+    /// # let (pd, cq) = (device.alloc_pd()?, device.create_cq(64)?);
+    /// # let mut qp = pd.rc(&cq).create()?;
+    /// let posted = qp.post_with(7, op::Send, NOTHING, PostFlags::empty());
+    /// // In RESET nothing is posted.
+    /// assert!(posted.is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Qp::post`].
+    #[inline(always)]
+    pub fn post_with<'m, O: Op<T>>(
+        &mut self,
+        context: u64,
+        op: O,
+        local: impl AsRef<[MrSlice<'m>]>,
+        flags: PostFlags,
+    ) -> Result<Ticket, PostError> {
+        self.post_keeping(Some(context), op, local, flags)
+    }
+
+    #[inline(always)]
+    fn post_keeping<'m, O: Op<T>>(
+        &mut self,
+        context: Option<u64>,
+        op: O,
+        local: impl AsRef<[MrSlice<'m>]>,
+        flags: PostFlags,
+    ) -> Result<Ticket, PostError> {
         let local = local.as_ref();
         let [slice] = local else {
-            return self.post_on(op, local, flags);
+            return self.post_on(context, op, local, flags);
         };
-        match self.post_alike::<false, O>(&op, *slice, flags) {
+        match self.post_alike::<false, O>(context, &op, *slice, flags) {
             Alike::Posted(id) => Ok(ticket(id, flags)),
-            Alike::Refused(status) => self.refused(status),
-            Alike::Other => self.post_on(op, &[*slice], flags),
+            Alike::Refused(status) => Err(self.refused(status)),
+            Alike::Other => self.post_on(context, op, &[*slice], flags),
+        }
+    }
+
+    /// The short way of [`Qp::post_with`] alone, for callers that have little room on their own short way: a request like the one
+    /// before it. After [`Quick::Other`] nothing was done, and [`Qp::post_with`] posts it; that is also so of one that the device
+    /// refused, which then says why.
+    ///
+    /// ```
+    /// # use rdma_qp::{op, Access, Device, Memory, PostFlags, Quick};
+    /// # let device = Device::open_index(rdma_soft::verbs(), 0)?;
+    /// # let (pd, cq) = (device.alloc_pd()?, device.create_cq(64)?);
+    /// # let mr = pd.register(Memory::zeroed(64), Access::empty())?;
+    /// # let mut qp = pd.rc(&cq).create()?;
+    /// // The first request of a queue is like none.
+    /// assert_eq!(qp.post_quick(7, op::Send, mr.all(), PostFlags::empty()), Quick::Other);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline(always)]
+    pub fn post_quick<O: Op<T>>(
+        &mut self,
+        context: u64,
+        op: O,
+        slice: MrSlice<'_>,
+        flags: PostFlags,
+    ) -> Quick<Ticket> {
+        match self.post_alike::<false, O>(Some(context), &op, slice, flags) {
+            Alike::Posted(id) => Quick::Done(ticket(id, flags)),
+            Alike::Refused(status) => {
+                let _ = self.refused(status);
+                Quick::Other
+            }
+            Alike::Other => Quick::Other,
         }
     }
 
@@ -97,6 +168,7 @@ impl<T: Transport> Qp<T> {
     #[inline(always)]
     fn post_alike<const LIST: bool, O: Op<T>>(
         &mut self,
+        context: Option<u64>,
         op: &O,
         slice: MrSlice<'_>,
         flags: PostFlags,
@@ -114,6 +186,7 @@ impl<T: Transport> Qp<T> {
             signaled,
             op.names(),
             slice.local(),
+            context,
             #[inline(always)]
             |request| op.fill(request),
         );
@@ -126,9 +199,9 @@ impl<T: Transport> Qp<T> {
     /// The error of a request that the device refused on the short way.
     #[cold]
     #[inline(never)]
-    fn refused(&mut self, status: i32) -> Result<Ticket, PostError> {
+    fn refused(&mut self, status: i32) -> PostError {
         let reason = self.handle.refused_send(status);
-        Err(self.not_posted(QueueKind::Send, reason))
+        self.not_posted(QueueKind::Send, reason)
     }
 
     /// Posts whatever is not for the short way.
@@ -136,6 +209,30 @@ impl<T: Transport> Qp<T> {
     #[inline(never)]
     fn post_on<O: Op<T>>(
         &mut self,
+        context: Option<u64>,
+        op: O,
+        local: &[MrSlice<'_>],
+        flags: PostFlags,
+    ) -> Result<Ticket, PostError> {
+        let posted = match local {
+            [slice] if self.handle.find_room() => {
+                self.post_alike::<false, O>(context, &op, *slice, flags)
+            }
+            _ => Alike::Other,
+        };
+        match posted {
+            Alike::Posted(id) => Ok(ticket(id, flags)),
+            Alike::Refused(status) => Err(self.refused(status)),
+            Alike::Other => self.post_after(context, op, local, flags),
+        }
+    }
+
+    /// Posts what is not for the short way although there is room.
+    #[cold]
+    #[inline(never)]
+    fn post_after<O: Op<T>>(
+        &mut self,
+        context: Option<u64>,
         op: O,
         local: &[MrSlice<'_>],
         flags: PostFlags,
@@ -144,18 +241,14 @@ impl<T: Transport> Qp<T> {
             return Err(self.not_posted(QueueKind::Send, reason));
         }
         if let [slice] = local {
-            // There may be room now.
-            let mut posted = self.post_alike::<false, O>(&op, *slice, flags);
-            if let Alike::Other = posted {
-                posted = self.post_alike::<true, O>(&op, *slice, flags);
-            }
-            match posted {
+            // It may wait for the doorbell.
+            match self.post_alike::<true, O>(context, &op, *slice, flags) {
                 Alike::Posted(id) => return Ok(ticket(id, flags)),
-                Alike::Refused(status) => return self.refused(status),
+                Alike::Refused(status) => return Err(self.refused(status)),
                 Alike::Other => {}
             }
         }
-        self.post_anew(op, local, flags)
+        self.post_anew(context, op, local, flags)
     }
 
     /// Posts a request of any form.
@@ -163,6 +256,7 @@ impl<T: Transport> Qp<T> {
     #[inline(never)]
     fn post_anew<O: Op<T>>(
         &mut self,
+        context: Option<u64>,
         op: O,
         local: &[MrSlice<'_>],
         flags: PostFlags,
@@ -184,6 +278,7 @@ impl<T: Transport> Qp<T> {
             asked::<T, O>(flags),
             op.names(),
             local.iter().map(MrSlice::local),
+            context,
             |request| {
                 request.opcode = O::OPCODE;
                 request.send_flags = flags.lower().bits();
@@ -204,11 +299,35 @@ impl<T: Transport> Qp<T> {
         bytes: &[u8],
         flags: PostFlags,
     ) -> Result<Ticket, PostError> {
+        self.post_inline_keeping(None, op, bytes, flags)
+    }
+
+    /// Posts bytes as [`Qp::post_inline`] does, and keeps a number beside the request, as [`Qp::post_with`] does.
+    ///
+    /// # Errors
+    /// As [`Qp::post_inline`].
+    pub fn post_inline_with<O: Op<T>>(
+        &mut self,
+        context: u64,
+        op: O,
+        bytes: &[u8],
+        flags: PostFlags,
+    ) -> Result<Ticket, PostError> {
+        self.post_inline_keeping(Some(context), op, bytes, flags)
+    }
+
+    fn post_inline_keeping<O: Op<T>>(
+        &mut self,
+        context: Option<u64>,
+        op: O,
+        bytes: &[u8],
+        flags: PostFlags,
+    ) -> Result<Ticket, PostError> {
         let flags = flags | PostFlags::INLINE;
         self.check_request(&op, bytes.len() as u64, flags)?;
         let posted = self
             .handle
-            .post_inline(O::OPERATION, op.names(), bytes, |request| {
+            .post_inline(O::OPERATION, op.names(), bytes, context, |request| {
                 request.opcode = O::OPCODE;
                 request.send_flags = flags.lower().bits();
                 op.fill(request);
@@ -225,37 +344,98 @@ impl<T: Transport> Qp<T> {
     where
         T: RecvQueue,
     {
+        self.recv_keeping(None, local)
+    }
+
+    /// Posts a receive as [`Qp::recv`] does, and keeps a number beside it, as [`Qp::post_with`] does.
+    ///
+    /// # Errors
+    /// As [`Qp::recv`].
+    #[inline(always)]
+    pub fn recv_with<'m>(
+        &mut self,
+        context: u64,
+        local: impl AsRef<[MrSlice<'m>]>,
+    ) -> Result<Ticket, PostError>
+    where
+        T: RecvQueue,
+    {
+        self.recv_keeping(Some(context), local)
+    }
+
+    #[inline(always)]
+    fn recv_keeping<'m>(
+        &mut self,
+        context: Option<u64>,
+        local: impl AsRef<[MrSlice<'m>]>,
+    ) -> Result<Ticket, PostError>
+    where
+        T: RecvQueue,
+    {
         let local = local.as_ref();
         let [slice] = local else {
-            return self.recv_on(local);
+            return self.recv_on(context, local);
         };
-        if check_recv(local, T::RECV_HEADER).is_ok() && !slice.is_empty() {
-            match self.handle.post_recv_alike(slice.local()) {
-                Alike::Posted(id) => return Ok(Ticket::new(id, true)),
-                Alike::Refused(status) => return self.refused_recv(status),
-                Alike::Other => {}
-            }
+        match self.recv_alike(context, *slice) {
+            Alike::Posted(id) => Ok(Ticket::new(id, true)),
+            Alike::Refused(status) => Err(self.refused_recv(status)),
+            Alike::Other => self.recv_on(context, &[*slice]),
         }
-        self.recv_on(&[*slice])
+    }
+
+    /// The short way of [`Qp::recv_with`] alone, as [`Qp::post_quick`] is that of [`Qp::post_with`].
+    #[inline(always)]
+    pub fn recv_quick(&mut self, context: u64, slice: MrSlice<'_>) -> Quick<Ticket>
+    where
+        T: RecvQueue,
+    {
+        match self.recv_alike(Some(context), slice) {
+            Alike::Posted(id) => Quick::Done(Ticket::new(id, true)),
+            Alike::Refused(status) => {
+                let _ = self.refused_recv(status);
+                Quick::Other
+            }
+            Alike::Other => Quick::Other,
+        }
+    }
+
+    /// The short way, see [`QpHandle::post_recv_alike`].
+    ///
+    /// [`QpHandle::post_recv_alike`]: crate::raw::qp::QpHandle::post_recv_alike
+    #[inline(always)]
+    fn recv_alike(&mut self, context: Option<u64>, slice: MrSlice<'_>) -> Alike
+    where
+        T: RecvQueue,
+    {
+        if check_recv(&[slice], T::RECV_HEADER).is_ok() && !slice.is_empty() {
+            self.handle.post_recv_alike(slice.local(), context)
+        } else {
+            Alike::Other
+        }
     }
 
     /// The error of a receive that the device refused on the short way.
     #[cold]
     #[inline(never)]
-    fn refused_recv(&mut self, status: i32) -> Result<Ticket, PostError> {
+    fn refused_recv(&mut self, status: i32) -> PostError {
         let reason = self.handle.refused_recv(status);
-        Err(self.not_posted(QueueKind::Recv, reason))
+        self.not_posted(QueueKind::Recv, reason)
     }
 
     /// Posts whatever receive is not for the short way.
     #[cold]
     #[inline(never)]
-    fn recv_on(&mut self, local: &[MrSlice<'_>]) -> Result<Ticket, PostError> {
+    fn recv_on(
+        &mut self,
+        context: Option<u64>,
+        local: &[MrSlice<'_>],
+    ) -> Result<Ticket, PostError> {
         if local.len() > 1 && local.len() > self.handle.cap.max_recv_sge as usize {
             return Err(self.too_many(QueueKind::Recv, local.len()));
         }
         check_recv(local, T::RECV_HEADER)?;
-        match self.handle.post_recv(local.iter().map(MrSlice::local)) {
+        let local = local.iter().map(MrSlice::local);
+        match self.handle.post_recv(local, context) {
             Ok(id) => Ok(Ticket::new(id, true)),
             Err(reason) => Err(self.not_posted(QueueKind::Recv, reason)),
         }
