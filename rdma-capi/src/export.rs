@@ -16,6 +16,9 @@ use crate::log;
 /// set and the sentence noted. With `-> type, else value` the function cannot fail; `value` is what a panic gives.
 ///
 /// `hot fn` leaves out the look whether the call comes from within the log callback: for what is called for every message.
+/// With `first { ... } then { ... }` the first block does what most of the calls ask for, and gives `Some` of what the function
+/// returns. It runs outside the panic boundary, so that nothing has to be saved for that: it can neither panic nor fail. `None`,
+/// or an argument that is refused: nothing was done, and the second block, the body, is run.
 macro_rules! export {
     () => {};
     ($(#[$meta:meta])* fn $name:ident($($arg:ident: $c:ty $(as $take:ty)?),* $(,)?) $body:block $($rest:tt)*) => {
@@ -40,6 +43,32 @@ macro_rules! export {
         }
         $crate::export::export! { $($rest)* }
     };
+    (
+        $(#[$meta:meta])*
+        hot fn $name:ident($($arg:ident: $c:ty $(as $take:ty)?),* $(,)?) first $usual:block then $body:block $($rest:tt)*
+    ) => {
+        $(#[$meta])*
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $c),*) -> std::ffi::c_int {
+            #[cold]
+            #[inline(never)]
+            fn any($($arg: $c),*) -> std::ffi::c_int {
+                $crate::export::hot_boundary(|| {
+                    $(#[allow(unused_mut)] let mut $arg = $crate::export::export!(@take $arg, $c $(, $take)?);)*
+                    $body
+                })
+            }
+            let usual = $crate::export::usual(#[inline(always)] || {
+                $(#[allow(unused_mut)] let mut $arg = $crate::export::export!(@glance $arg, $c $(, $take)?);)*
+                $usual
+            });
+            match usual {
+                Some(code) => code,
+                None => any($($arg),*),
+            }
+        }
+        $crate::export::export! { $($rest)* }
+    };
     ($(#[$meta:meta])* fn $name:ident($($arg:ident: $c:ty),* $(,)?) -> $ret:ty, else $panicked:expr; $body:block $($rest:tt)*) => {
         $(#[$meta])*
         #[unsafe(no_mangle)]
@@ -56,6 +85,11 @@ macro_rules! export {
         // SAFETY: the argument comes from C, whose caller was told by the header what the pointer must be if it is not NULL,
         // and keeps it valid, and unchanged by others, during this call; what is taken does not leave the call.
         unsafe { <$take as $crate::export::Take<$c>>::take($arg, stringify!($arg)) }?
+    };
+    (@glance $arg:ident, $c:ty) => { $crate::export::plain::<$c>($arg) };
+    (@glance $arg:ident, $c:ty, $take:ty) => {
+        // SAFETY: as for `take` above.
+        unsafe { <$take as $crate::export::Take<$c>>::glance($arg, stringify!($arg)) }?
     };
 }
 pub(crate) use export;
@@ -85,6 +119,12 @@ pub(crate) fn hot_boundary(body: impl FnOnce() -> Result<(), Fault>) -> c_int {
         Ok(Ok(())) => 0,
         other => answer(other),
     }
+}
+
+/// Runs what most calls ask for: it does not panic.
+#[inline(always)]
+pub(crate) fn usual(first: impl FnOnce() -> Option<c_int>) -> Option<c_int> {
+    first()
 }
 
 /// Runs the body of a function that cannot fail.
@@ -121,6 +161,16 @@ pub(crate) trait Take<C>: Sized {
     /// # Safety
     /// A pointer is NULL, or what the header says of the argument, during the call.
     unsafe fn take(raw: C, name: &'static str) -> Result<Self, Fault>;
+
+    /// The same for `first`: why it is refused, `take` says afterwards.
+    ///
+    /// # Safety
+    /// As for `take`.
+    #[inline(always)]
+    unsafe fn glance(raw: C, name: &'static str) -> Option<Self> {
+        // SAFETY: as the caller promises.
+        unsafe { Self::take(raw, name) }.ok()
+    }
 }
 
 /// An argument is NULL that must not be.
@@ -136,9 +186,15 @@ pub(crate) struct In<'a, T>(pub(crate) &'a T);
 impl<T> Take<*const T> for In<'_, T> {
     #[inline(always)]
     unsafe fn take(raw: *const T, name: &'static str) -> Result<Self, Fault> {
+        // SAFETY: as the caller promises.
+        unsafe { Self::glance(raw, name) }.ok_or_else(|| null(name))
+    }
+
+    #[inline(always)]
+    unsafe fn glance(raw: *const T, _: &'static str) -> Option<Self> {
         // SAFETY: it is NULL or points to a T of the caller's during the call, and T is plain data (the header has no
         // struct with a value that Rust would not allow).
-        unsafe { raw.as_ref() }.map(In).ok_or_else(|| null(name))
+        unsafe { raw.as_ref() }.map(In)
     }
 }
 
@@ -164,9 +220,13 @@ impl<T> Out<'_, T> {
 impl<T> Take<*mut T> for Out<'_, T> {
     #[inline(always)]
     unsafe fn take(raw: *mut T, name: &'static str) -> Result<Self, Fault> {
-        NonNull::new(raw)
-            .map(|at| Out(at, PhantomData))
-            .ok_or_else(|| null(name))
+        // SAFETY: as the caller promises.
+        unsafe { Self::glance(raw, name) }.ok_or_else(|| null(name))
+    }
+
+    #[inline(always)]
+    unsafe fn glance(raw: *mut T, _: &'static str) -> Option<Self> {
+        NonNull::new(raw).map(|at| Out(at, PhantomData))
     }
 }
 
@@ -277,6 +337,15 @@ impl<'a, T> Room<'a, T> {
         fits::<T>(len, self.name)?;
         let (at, life) = (self.at, PhantomData);
         Ok(Places { at, len, life })
+    }
+
+    /// Room for one element. `None`: there is none.
+    ///
+    /// # Safety
+    /// The argument that the header names as the array's length is not 0.
+    #[inline(always)]
+    pub(crate) unsafe fn one(&mut self) -> Option<Out<'a, T>> {
+        NonNull::new(self.at).map(|at| Out(at, PhantomData))
     }
 }
 

@@ -1,14 +1,13 @@
 //! Stage c: Queue Pairs that the library owns.
 
 use std::ffi::{c_char, c_int};
-use std::sync::Arc;
 
 use rdma_core_sys::{ibv_qp, ibv_qp_attr, ibv_qp_state};
 use rdma_qp::xrc::XrcSend;
 use rdma_qp::*;
 
 use crate::adopted::qp_account;
-use crate::cq::{Contexts, PairContexts, Queue, qp_cq, qp_queue};
+use crate::cq::{Queue, qp_cq, qp_queue};
 use crate::export::{In, Out, Room, export, put_text};
 use crate::fault::*;
 use crate::memory::qp_pd;
@@ -123,7 +122,6 @@ pub(crate) fn no_such(transport: &str, what: &str) -> Fault {
 /// What C has a `qp_pair *` of.
 pub(crate) struct Pair {
     pub(crate) qp: Any,
-    pub(crate) contexts: Arc<PairContexts>,
     /// Handles of the CQs of its two queues.
     pub(crate) cqs: [Handle<qp_cq>; 2],
     /// What was agreed on with the peer, between the two halves of connecting.
@@ -198,9 +196,9 @@ fn create(pd: &Pd, attr: &qp_pair_attr) -> Result<Pair, Fault> {
             "flags or reserved of struct qp_pair_attr has unknown bits: set it to all zero first",
         ));
     }
-    let mut send_cq = Alone::<Queue>::of(attr.send_cq, "attr->send_cq")?;
+    let send_cq = Alone::<Queue>::of(attr.send_cq, "attr->send_cq")?;
     let other_cq = !attr.recv_cq.is_null() && attr.recv_cq != attr.send_cq;
-    let mut recv_cq = other_cq
+    let recv_cq = other_cq
         .then(|| Alone::<Queue>::of(attr.recv_cq, "attr->recv_cq"))
         .transpose()?;
     let srq = (!attr.srq.is_null())
@@ -237,28 +235,12 @@ fn create(pd: &Pd, attr: &qp_pair_attr) -> Result<Pair, Fault> {
             }
         }
     };
-    let contexts = Arc::new(PairContexts {
-        send: Contexts::new(or(attr.send_depth, 16)),
-        recv: Contexts::new(if srq.is_some() {
-            1
-        } else {
-            or(attr.recv_depth, 16)
-        }),
-    });
-    let qp_num = any!(&qp, qp => qp.qp_num());
-    send_cq.enter(qp_num, contexts.clone());
-    let receives = recv_cq.as_mut().unwrap_or(&mut send_cq);
-    receives.enter(qp_num, contexts.clone());
-    if let Some(srq) = &srq {
-        receives.enter_srq(srq.number(), srq.contexts.clone());
-    }
     let cqs = [
         Handle(attr.send_cq),
         Handle(if other_cq { attr.recv_cq } else { attr.send_cq }),
     ];
     Ok(Pair {
         qp,
-        contexts,
         cqs,
         agreed: None,
         batched: attr.send_batch > 1,
@@ -380,8 +362,8 @@ export! {
     /// @return 0; or what the device said: it stays then.
     fn qp_pair_destroy(pair: *mut qp_pair as Later<Pair>) {
         pair.destroy(|pair| {
-            let Pair { qp, contexts, cqs, agreed, batched } = pair;
-            let back = |qp, fault| (Pair { qp, contexts, cqs, agreed, batched }, fault);
+            let Pair { qp, cqs, agreed, batched } = pair;
+            let back = |qp, fault| (Pair { qp, cqs, agreed, batched }, fault);
             match qp {
                 Any::Rc(qp) => close(qp, Any::Rc),
                 Any::Uc(qp) => close(qp, Any::Uc),

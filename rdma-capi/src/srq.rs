@@ -1,13 +1,11 @@
 //! Shared receive queues.
 
-use std::sync::Arc;
-
 use rdma_core_sys::ibv_srq;
 use rdma_qp::xrc::{Xrc, XrcDomain};
 use rdma_qp::{CloseSrqError, Mr, MrSlice, NOTHING, Pd, Srq, SrqKind};
 
 use crate::adopted::qp_account;
-use crate::cq::{Contexts, Queue, qp_cq};
+use crate::cq::{Queue, qp_cq};
 use crate::errors::in_use;
 use crate::export::{In, Out, export};
 use crate::fault::*;
@@ -56,17 +54,9 @@ impl AnySrq {
 /// What C has a `qp_srq *` of.
 pub(crate) struct Shared {
     pub(crate) srq: AnySrq,
-    pub(crate) contexts: Arc<Contexts>,
 }
 
 impl Shared {
-    fn new(srq: AnySrq) -> Shared {
-        let depth = any_srq!(&srq, srq => srq.depth());
-        // The library leaves places out that are still taken, and has twice as many as receives for that.
-        let contexts = Arc::new(Contexts::new(depth.next_power_of_two().saturating_mul(2)));
-        Shared { srq, contexts }
-    }
-
     /// Its number in this process.
     pub(crate) fn number(&self) -> u32 {
         any_srq!(&self.srq, srq => srq.number())
@@ -103,8 +93,7 @@ unsafe impl Object for Shared {
 
 /// Posts a receive of a struct.
 fn post(shared: &mut Shared, recv: &qp_recv, local: &[MrSlice<'_>]) -> Result<(), Fault> {
-    let ticket = any_srq!(&mut shared.srq, srq => srq.recv(local))?;
-    shared.contexts.put(ticket.sequence(), recv.context);
+    any_srq!(&mut shared.srq, srq => srq.recv_with(recv.context, local))?;
     Ok(())
 }
 
@@ -121,7 +110,7 @@ export! {
         srq: *mut *mut qp_srq as Out<'_, *mut qp_srq>,
     ) {
         let made = pd.srq().depth(or(depth, 16)).sge(or(ranges, 1)).create()?;
-        srq.set(insert(Shared::new(AnySrq::Basic(made)))?);
+        srq.set(insert(Shared { srq: AnySrq::Basic(made) })?);
         Ok(())
     }
 
@@ -140,9 +129,7 @@ export! {
         srq: *mut *mut qp_srq as Out<'_, *mut qp_srq>,
     ) {
         let made = pd.xrc_srq(&domain, &cq.cq).depth(or(depth, 16)).sge(or(ranges, 1)).create()?;
-        let made = Shared::new(AnySrq::Xrc(made));
-        cq.enter_srq(made.number(), made.contexts.clone());
-        srq.set(insert(made)?);
+        srq.set(insert(Shared { srq: AnySrq::Xrc(made) })?);
         Ok(())
     }
 
@@ -199,12 +186,11 @@ export! {
     ///         then.
     fn qp_srq_destroy(srq: *mut qp_srq as Later<Shared>) {
         srq.destroy(|shared| {
-            let Shared { srq, contexts } = shared;
-            match srq {
+            match shared.srq {
                 AnySrq::Basic(srq) => close(srq, AnySrq::Basic),
                 AnySrq::Xrc(srq) => close(srq, AnySrq::Xrc),
             }
-            .map_err(|(srq, fault)| (Shared { srq, contexts }, fault))
+            .map_err(|(srq, fault)| (Shared { srq }, fault))
         })
     }
 }
