@@ -126,13 +126,25 @@ impl StartError {
     }
 }
 
-/// Nanoseconds of the monotonic clock since the node started.
+/// Nanoseconds of the monotonic clock since the node started, and one: 0 is no time.
 #[derive(Clone, Copy, Debug)]
-struct Clock(std::time::Instant);
+struct Clock(u64);
 
 impl Clock {
+    fn start() -> Clock {
+        Clock(Clock::read() - 1)
+    }
+
+    #[inline]
+    fn read() -> u64 {
+        // It is a time since the system was started.
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    }
+
+    #[inline]
     fn now(&self) -> Instant {
-        Instant::ZERO + self.0.elapsed()
+        Instant::from_nanos(Clock::read() - self.0)
     }
 }
 
@@ -211,7 +223,7 @@ impl Node {
             .transpose()?;
         let driver = Driver::new(profile, link, shm.map(Box::new), &ports, pcap, seed);
         let node = Arc::new(Node {
-            clock: Clock(std::time::Instant::now()),
+            clock: Clock::start(),
             config: driver.engine.config().clone(),
             seed,
             posts: Arc::clone(&driver.objects.posts),
@@ -388,16 +400,11 @@ impl Node {
         }
     }
 
-    /// A poll of `cq` found nothing: makes progress.
-    pub(crate) fn progress(&self, cq: &Cq) {
-        self.progressing.fetch_add(1, Ordering::Relaxed);
-        self.make_progress(cq);
-        self.progressing.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    fn make_progress(&self, cq: &Cq) {
+    /// A poll of `cq` found nothing: makes progress. False if there is certainly nothing to be polled now.
+    pub(crate) fn progress(&self, cq: &Cq) -> bool {
         let now = self.clock.now();
-        let last = Instant::from_nanos(self.last_poll.swap(now.as_nanos(), Ordering::Relaxed));
+        let last = Instant::from_nanos(self.last_poll.load(Ordering::Relaxed));
+        self.last_poll.store(now.as_nanos(), Ordering::Relaxed);
         // Whoever armed the CQ polls once more before sleeping: that is no polling loop.
         let gap = now.since(last);
         let polling = gap <= LEASE && !cq.is_armed();
@@ -407,17 +414,32 @@ impl Node {
             let gap = (gap.as_nanos() as u64).max(known - known / 16);
             self.poll_gap.store(gap, Ordering::Relaxed);
             let until = (now + LEASE).as_nanos();
-            self.lease.store(until, Ordering::SeqCst);
+            self.lease.store(until, Ordering::Relaxed);
         }
-        let received = self.drive(now, POLL, polling);
+        let (mut quiet, mut received) = (false, 0);
+        if let Some(mut driver) = self.try_driver() {
+            quiet = driver.is_quiet(now);
+            if quiet {
+                drop(driver);
+                quiet = !self.posts.missed();
+                if !quiet {
+                    self.drive(now, POST, polling);
+                }
+            } else {
+                self.progressing.fetch_add(1, Ordering::Relaxed);
+                received = self.drive_on(driver, now, POLL, polling);
+                self.progressing.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
         if received > 0 || !polling {
             self.idle_since.store(now.as_nanos(), Ordering::Relaxed);
-            return;
+            return true;
         }
         let idle_since = Instant::from_nanos(self.idle_since.load(Ordering::Relaxed));
         if now.since(idle_since) > PATIENCE {
             std::thread::yield_now();
         }
+        !quiet
     }
 
     /// Arms `cq`. Whoever does that is about to sleep, so the thread is to be awake.

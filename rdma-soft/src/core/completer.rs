@@ -35,6 +35,16 @@ impl Qp {
         }
     }
 
+    /// The peer has executed the request packet with that number, and all before it.
+    pub fn handle_executed(&mut self, now: Instant, shared: &mut Shared, psn: Psn) {
+        let in_flight =
+            Psn::distance(self.sq.una, psn) >= 0 && Psn::distance(psn, self.sq.sent_end) > 0;
+        if in_flight {
+            // What may come of it besides, is of a response that was lost: none is.
+            let _ = self.acknowledge(now, shared, psn.next());
+        }
+    }
+
     fn handle_ack(
         &mut self,
         now: Instant,

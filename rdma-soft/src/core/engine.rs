@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
-use rdma_core_sys::{
-    ibv_access_flags, ibv_event_type, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state,
-};
+use rdma_core_sys::{ibv_access_flags, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state};
 
+use super::agenda::Agenda;
 use super::config::{Caps, Config, gid_to_ip};
 use super::counters::{Counters, Refused};
 use super::event::{CqId, Event, PdId, XrcdId};
@@ -18,13 +17,10 @@ use super::time::Instant;
 use super::transmit::{Payload, Piece, Source, Transmit, gather, pieces};
 use super::wqe::{Data, RecvWqe, SendWqe};
 use crate::mem::Region;
-use crate::wire::{Class, Packet};
+use crate::wire::{Class, Packet, Psn};
 
 /// The Queue Pair number of datagrams to a multicast group.
 pub const MULTICAST_QP: u32 = 0xff_ffff;
-
-/// Packets that a Queue Pair sends before another one has its turn.
-const BURST: u32 = 16;
 
 /// Where a packet arrived, and from whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,11 +76,7 @@ pub struct Engine {
     /// Multicast groups and the Queue Pairs attached to each.
     pub(super) groups: BTreeMap<IpAddr, BTreeSet<u32>>,
     pub(super) next_id: u32,
-    /// Queue Pairs that may have something to send.
-    ready: VecDeque<u32>,
-    /// Those among them that wait until there is room on their way.
-    held: Vec<u32>,
-    pub(super) timers: BTreeSet<(Instant, u32)>,
+    pub(super) agenda: Agenda,
     /// Room for the pieces of a payload that stays in the node.
     pieces: Vec<Piece>,
 }
@@ -113,9 +105,7 @@ impl Engine {
             ahs: 0,
             groups: BTreeMap::new(),
             next_id: 1,
-            ready: VecDeque::new(),
-            held: Vec::new(),
-            timers: BTreeSet::new(),
+            agenda: Agenda::default(),
             pieces: Vec::new(),
         }
     }
@@ -147,7 +137,7 @@ impl Engine {
     ) -> Result<ibv_qp_state, ModifyError> {
         let qp = self.qps.get_mut(&qp_num).ok_or(ModifyError::NoQp(qp_num))?;
         let state = qp.modify(&mut self.shared, attr, mask)?;
-        self.settle(qp_num);
+        self.agenda.settle(qp, &mut self.shared);
         Ok(state)
     }
 
@@ -171,9 +161,16 @@ impl Engine {
     /// Posts a send request. Its shape was checked by whoever posts: opcode, number of entries,
     /// length, the Queue Pair's state.
     pub fn post_send(&mut self, qp_num: u32, wqe: SendWqe) {
+        self.post_sends(qp_num, [&wqe]);
+    }
+
+    /// Posts several, as [`post_send`](Engine::post_send).
+    pub fn post_sends<'a>(&mut self, qp_num: u32, wqes: impl IntoIterator<Item = &'a SendWqe>) {
         if let Some(qp) = self.qps.get_mut(&qp_num) {
-            qp.post_send(&mut self.shared, wqe);
-            self.settle(qp_num);
+            for wqe in wqes {
+                qp.post_send(&mut self.shared, wqe);
+            }
+            self.agenda.settle(qp, &mut self.shared);
         }
     }
 
@@ -184,7 +181,7 @@ impl Engine {
         match self.qps.get_mut(&qp_num) {
             Some(qp) => {
                 qp.post_recvs(&mut self.shared, wqes);
-                self.settle(qp_num);
+                self.agenda.settle(qp, &mut self.shared);
             }
             None => wqes.clear(),
         }
@@ -192,11 +189,15 @@ impl Engine {
 
     /// Takes a packet from the network: checked for damage, parsed.
     pub fn handle_packet(&mut self, now: Instant, path: &Path, packet: &Packet, payload: &[u8]) {
-        self.receive(now, path, packet, &Payload::Bytes(payload));
+        self.receive(now, path, packet, &Payload::Bytes(payload), false);
     }
 
     /// Takes a packet whose payload is the `len` bytes from `offset` on in `memory`, from where they are copied
     /// to where the receiver wants them. Others may change them meanwhile.
+    ///
+    /// True if it is a request that was executed, and the link is to tell its sender so, who has asked: that takes the
+    /// place of an acknowledgement ([`handle_executed`](Engine::handle_executed)).
+    #[inline]
     pub fn handle_packet_in(
         &mut self,
         now: Instant,
@@ -205,9 +206,31 @@ impl Engine {
         memory: &Region,
         offset: u64,
         len: usize,
-    ) {
+    ) -> bool {
         let of = memory;
-        self.receive(now, path, packet, &Payload::Part { of, offset, len });
+        self.receive(now, path, packet, &Payload::Part { of, offset, len }, true)
+    }
+
+    /// The link was told that a request of this node was executed, by whoever it was sent to: the packet of that Queue
+    /// Pair from `src` to `dst` with that number, and so all before it.
+    pub fn handle_executed(
+        &mut self,
+        now: Instant,
+        src: IpAddr,
+        dst: IpAddr,
+        qp_num: u32,
+        psn: Psn,
+    ) {
+        let Some(qp) = self.qps.get_mut(&qp_num).filter(|qp| qp.sends()) else {
+            return;
+        };
+        if qp
+            .path
+            .is_some_and(|path| path.src == src && path.dst == dst)
+        {
+            qp.handle_executed(now, &mut self.shared, psn);
+            self.agenda.settle(qp, &mut self.shared);
+        }
     }
 
     /// Takes a packet that this node itself sends to one of its own addresses. The payload is copied
@@ -233,16 +256,24 @@ impl Engine {
         };
         let mut pieces = std::mem::take(&mut self.pieces);
         let mut inline = [0u8; Caps::INLINE_LIMIT];
-        let payload = self.locate(t, &mut pieces, &mut inline);
+        let payload = match self.locate(t, &mut pieces) {
+            // It lies in the engine, which is about to change.
+            Some(Payload::Bytes(bytes)) => inline.get_mut(..bytes.len()).map(|copy| {
+                copy.copy_from_slice(bytes);
+                Payload::Bytes(copy)
+            }),
+            Some(Payload::Pieces(_)) => Some(Payload::Pieces(&pieces)),
+            _ => None,
+        };
         match payload {
             Some(payload) if t.is_multicast() => {
                 if self.groups.contains_key(&t.dst) {
-                    self.receive(now, &path, &t.packet, &payload);
+                    self.receive(now, &path, &t.packet, &payload, false);
                 }
             }
             Some(payload) => {
                 self.shared.counters.tx_frames += 1;
-                self.receive(now, &path, &t.packet, &payload);
+                self.receive(now, &path, &t.packet, &payload, false);
                 self.is_out(t);
             }
             None => self.payload_gone(t),
@@ -252,25 +283,22 @@ impl Engine {
     }
 
     /// A packet has left: a request that nobody acknowledges may be done with it.
+    #[inline]
     fn is_out(&mut self, t: &Transmit) {
         if let Some((qp_num, order)) = t.completes
             && let Some(qp) = self.qps.get_mut(&qp_num)
         {
             qp.request_out(&mut self.shared, order);
-            self.settle(qp_num);
+            self.agenda.settle(qp, &mut self.shared);
         }
     }
 
-    /// Finds a payload without copying it, unless it is inline data.
-    fn locate<'a>(
-        &self,
-        t: &Transmit,
-        out: &'a mut Vec<Piece>,
-        inline: &'a mut [u8],
-    ) -> Option<Payload<'a>> {
+    /// Finds a payload without copying it.
+    #[inline]
+    fn locate<'a>(&'a self, t: &Transmit, out: &'a mut Vec<Piece>) -> Option<Payload<'a>> {
         let len = t.payload_len as usize;
         match t.source {
-            Source::None => {}
+            Source::None => return Some(Payload::Bytes(&[])),
             Source::Request {
                 qp_num,
                 order,
@@ -278,15 +306,14 @@ impl Engine {
             } => {
                 let qp = self.qps.get(&qp_num)?;
                 let (_, e) = qp.sq.by_order(order)?;
-                let (keys, pd) = (&self.shared.keys, qp.init.pd?);
                 match &e.wqe.data {
-                    Data::Inline(_) => {
-                        let out = inline.get_mut(..len)?;
-                        gather(keys, pd, &e.wqe.data, offset, out).ok()?;
-                        return Some(Payload::Bytes(out));
+                    Data::Inline(data) => {
+                        let all = data.as_slice().get(usize::try_from(offset).ok()?..)?;
+                        return Some(Payload::Bytes(all.get(..len)?));
                     }
                     Data::Sges(sges) => {
-                        pieces(keys, pd, sges.as_slice(), offset, len, out).ok()?;
+                        let pd = qp.init.pd?;
+                        pieces(&self.shared.keys, pd, sges.as_slice(), offset, len, out).ok()?;
                     }
                 }
             }
@@ -331,13 +358,13 @@ impl Engine {
     /// of regions is copied once, from where the application has it.
     ///
     /// `None` as [`emit`](Engine::emit), or if there is no such place in `memory`.
+    #[inline]
     pub fn emit_in(&mut self, t: &Transmit, memory: &Region, head: u64, body: u64) -> Option<()> {
         let mut bytes = [0; Packet::MAX_HEADER_LEN];
         let len = t.packet.emit_header(&mut bytes);
         memory.write(head, bytes.get(..len)?).ok()?;
         let mut pieces = std::mem::take(&mut self.pieces);
-        let mut inline = [0u8; Caps::INLINE_LIMIT];
-        let payload = self.locate(t, &mut pieces, &mut inline);
+        let payload = self.locate(t, &mut pieces);
         let copied = payload.and_then(|p| p.copy_to(0, memory, body, t.payload_len as usize).ok());
         pieces.clear();
         self.pieces = pieces;
@@ -384,18 +411,27 @@ impl Engine {
             }
             Source::None => {}
         }
-        self.settle(t.qp_num);
+        self.agenda.settle(qp, &mut self.shared);
     }
 
-    fn receive(&mut self, now: Instant, path: &Path, packet: &Packet, payload: &Payload<'_>) {
+    /// Takes a packet. True if, with `quietly`, an acknowledgement is left to the caller.
+    fn receive(
+        &mut self,
+        now: Instant,
+        path: &Path,
+        packet: &Packet,
+        payload: &Payload<'_>,
+        quietly: bool,
+    ) -> bool {
         let dest_qp = packet.bth.dest_qp;
         let outcome = match (path.dst.is_multicast(), dest_qp == MULTICAST_QP) {
             (true, true) => self.dispatch_group(now, path, packet, payload),
-            (false, false) => self.dispatch(now, path, packet, payload, dest_qp),
+            (false, false) => self.dispatch(now, path, packet, payload, dest_qp, quietly),
             // For one Queue Pair, but sent to all; or the other way round.
             _ => Err(Refused::BadHeader),
         };
-        self.shared.counters.received(outcome);
+        self.shared.counters.received(outcome.map(|_| ()));
+        outcome == Ok(true)
     }
 
     /// A datagram to a group goes to every member once. It is accepted if any took it.
@@ -405,7 +441,7 @@ impl Engine {
         path: &Path,
         packet: &Packet,
         payload: &Payload<'_>,
-    ) -> Result<(), Refused> {
+    ) -> Result<bool, Refused> {
         let members = self.groups.get_mut(&path.dst);
         let members = std::mem::take(members.ok_or(Refused::UnknownGroup)?);
         let sender = packet.deth.map(|d| d.src_qp).filter(|_| {
@@ -419,9 +455,9 @@ impl Engine {
             let blocks = |qp: &Qp| qp.init.block_self_multicast;
             let taken = if itself && self.qps.get(&qp_num).is_some_and(blocks) {
                 // It is a member, and does without this one: that is no refusal.
-                Ok(())
+                Ok(false)
             } else {
-                self.dispatch(now, path, packet, payload, qp_num)
+                self.dispatch(now, path, packet, payload, qp_num, false)
             };
             if outcome.is_err() {
                 outcome = taken;
@@ -440,7 +476,8 @@ impl Engine {
         packet: &Packet,
         payload: &Payload<'_>,
         qp_num: u32,
-    ) -> Result<(), Refused> {
+        quietly: bool,
+    ) -> Result<bool, Refused> {
         let bth = &packet.bth;
         let info = bth.opcode.info().ok_or(Refused::UnknownOpcode)?;
         if info.class == Class::Cnp {
@@ -478,33 +515,40 @@ impl Engine {
             (true, _) => qp.handle_request(shared, info, packet, payload),
             (false, _) => qp.handle_response(now, shared, info, packet, payload),
         };
-        self.settle(qp_num);
-        outcome
+        let told = outcome.is_ok() && quietly && qp.rq.acknowledge_quietly(bth.psn);
+        shared.counters.tx_acks += u64::from(told);
+        self.agenda.settle(qp, shared);
+        outcome.map(|()| told)
     }
 
     /// Lets time pass: everything that was due by `now` happens.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some(&(at, qp_num)) = self.timers.first() {
-            if at > now {
-                return;
-            }
-            self.timers.pop_first();
+        while let Some(qp_num) = self.agenda.take_due(now) {
             if let Some(qp) = self.qps.get_mut(&qp_num) {
                 qp.armed = None;
                 qp.expire(now, &mut self.shared);
-                self.settle(qp_num);
+                self.agenda.settle(qp, &mut self.shared);
             }
         }
     }
 
     /// When [`handle_timeout`](Engine::handle_timeout) is to be called; it may be sooner than needed.
+    #[inline]
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.timers.first().map(|&(at, _)| at)
+        self.agenda.next_timeout()
+    }
+
+    /// True if there is nothing to send, nothing to report, and no timer has run out by `now`.
+    #[inline]
+    pub fn is_quiet(&self, now: Instant) -> bool {
+        let due = self.next_timeout().is_some_and(|at| at <= now);
+        !due && !self.has_transmit() && !self.has_event()
     }
 
     /// True if [`poll_transmit`](Engine::poll_transmit) may have a packet.
+    #[inline]
     pub fn has_transmit(&self) -> bool {
-        !self.ready.is_empty()
+        self.agenda.first_ready().is_some()
     }
 
     /// The next packet to send, if one may go out now.
@@ -518,20 +562,20 @@ impl Engine {
     ///
     /// These do not wait: whoever has received may go away at once, and the sender would never know. Without room
     /// they are given out all the same, to go another way; one that comes late, or behind a later one, does no harm.
+    #[inline]
     pub fn poll_transmit_where(
         &mut self,
         now: Instant,
         mut room: impl FnMut(IpAddr, IpAddr, bool) -> bool,
     ) -> Option<Transmit> {
-        while let Some(&qp_num) = self.ready.front() {
+        while let Some(qp_num) = self.agenda.first_ready() {
             let Some(qp) = self.qps.get_mut(&qp_num) else {
-                self.ready.pop_front();
+                self.agenda.drop_first();
                 continue;
             };
             if !qp.may_send() {
-                (qp.ready, qp.burst) = (false, 0);
-                self.ready.pop_front();
-                self.arm(qp_num);
+                self.agenda.pass(qp);
+                self.agenda.arm(qp);
                 continue;
             }
             if let Some(path) = qp.next_path()
@@ -542,26 +586,16 @@ impl Engine {
                     return acknowledgement;
                 }
                 qp.begin(&mut self.shared);
-                (qp.held, qp.burst) = (true, 0);
-                self.ready.pop_front();
-                self.held.push(qp_num);
+                self.agenda.hold(qp);
                 continue;
             }
             let t = qp.next_packet(now, &mut self.shared);
-            match t {
-                None => {
-                    (qp.ready, qp.burst) = (false, 0);
-                    self.ready.pop_front();
-                }
-                Some(_) => {
-                    qp.burst += 1;
-                    if qp.burst >= BURST {
-                        qp.burst = 0;
-                        self.ready.rotate_left(1);
-                    }
-                }
+            if t.is_none() || !qp.may_send() {
+                self.agenda.pass(qp);
+            } else {
+                self.agenda.count(qp);
             }
-            self.arm(qp_num);
+            self.agenda.arm(qp);
             if t.is_some() {
                 return t;
             }
@@ -571,55 +605,23 @@ impl Engine {
 
     /// There may be room for those that had to wait.
     pub fn release(&mut self) {
-        for qp_num in self.held.drain(..) {
+        self.agenda.release(|qp_num| {
             if let Some(qp) = self.qps.get_mut(&qp_num) {
                 qp.held = false;
             }
-            self.ready.push_back(qp_num);
-        }
+        });
+    }
+
+    /// True if [`poll_event`](Engine::poll_event) has something.
+    #[inline]
+    pub fn has_event(&self) -> bool {
+        !self.shared.events.is_empty()
     }
 
     /// The next thing to report.
+    #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
         self.shared.events.pop_front()
-    }
-
-    /// After a change to a Queue Pair: it may have something to send, or another deadline.
-    fn settle(&mut self, qp_num: u32) {
-        let Some(qp) = self.qps.get_mut(&qp_num) else {
-            return;
-        };
-        if qp.drain_event && qp.state == ibv_qp_state::IBV_QPS_SQD && qp.sq.drained() {
-            qp.drain_event = false;
-            qp.event(&mut self.shared, ibv_event_type::IBV_EVENT_SQ_DRAINED);
-        }
-        if qp.held && qp.rq.acknowledges() {
-            qp.held = false;
-            self.held.retain(|&held| held != qp_num);
-            self.ready.push_back(qp_num);
-        } else if qp.held {
-            qp.begin(&mut self.shared);
-        } else if !qp.ready {
-            qp.ready = true;
-            self.ready.push_back(qp_num);
-        }
-        self.arm(qp_num);
-    }
-
-    /// Brings the timer set in line with a Queue Pair's deadline. A deadline that moved away is left
-    /// to fire early and be looked at then: cheaper than moving it with every packet.
-    fn arm(&mut self, qp_num: u32) {
-        let Some(qp) = self.qps.get_mut(&qp_num) else {
-            return;
-        };
-        let Some(due) = qp.sq.deadline() else { return };
-        if qp.armed.is_some_and(|at| at <= due) {
-            return;
-        }
-        if let Some(at) = qp.armed.replace(due) {
-            self.timers.remove(&(at, qp_num));
-        }
-        self.timers.insert((due, qp_num));
     }
 }
 

@@ -9,6 +9,7 @@
 //! - Payload travels by reference: a [`Transmit`] says where its bytes are, and
 //!   [`emit`](Engine::emit) copies them when a link needs them, with the key looked up then.
 
+mod agenda;
 mod completer;
 pub mod config;
 mod counters;

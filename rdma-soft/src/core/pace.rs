@@ -64,8 +64,10 @@ impl Window {
 /// The measured round trip, smoothed (RFC 6298, section 2), and the probe that derives from it.
 #[derive(Debug, Default)]
 pub(super) struct RoundTrip {
-    smoothed: Option<Duration>,
-    variation: Duration,
+    /// Nanoseconds.
+    smoothed: Option<u64>,
+    /// Nanoseconds.
+    variation: u64,
     sample: Option<(Psn, Instant)>,
     probes: u32,
 }
@@ -82,6 +84,7 @@ impl RoundTrip {
     }
 
     /// Everything before `una` is acknowledged.
+    #[inline]
     pub fn answered(&mut self, una: Psn, now: Instant) {
         self.probes = 0;
         let Some((psn, at)) = self.sample else { return };
@@ -89,7 +92,7 @@ impl RoundTrip {
             return;
         }
         self.sample = None;
-        let rtt = now.since(at);
+        let rtt = now.as_nanos().saturating_sub(at.as_nanos());
         match &mut self.smoothed {
             None => {
                 self.smoothed = Some(rtt);
@@ -114,12 +117,13 @@ impl RoundTrip {
     /// How long to wait for an answer before asking again; `None` if nothing was measured yet (so a
     /// peer that never answered sees exactly the retries that the attributes say) or if asking
     /// again was of no use.
+    #[inline]
     pub fn probe_after(&self) -> Option<Duration> {
         let smoothed = self
             .smoothed
             .filter(|_| self.probes < RoundTrip::MOST_PROBES)?;
-        let wait = (smoothed + self.variation * 4).max(RoundTrip::SHORTEST);
-        Some(wait * (1 << self.probes))
+        let wait = (smoothed + self.variation * 4).max(RoundTrip::SHORTEST.as_nanos() as u64);
+        Some(Duration::from_nanos(wait << self.probes))
     }
 }
 

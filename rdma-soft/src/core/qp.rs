@@ -190,6 +190,7 @@ impl Qp {
     }
 
     /// The class of its opcodes.
+    #[inline]
     pub fn class(&self) -> Class {
         match self.init.transport {
             Transport::Uc => Class::Uc,
@@ -201,6 +202,7 @@ impl Qp {
 
     /// True for packets of its transport that go its way: an XRC initiator only asks, a target only
     /// answers.
+    #[inline]
     pub fn takes(&self, info: &OpcodeInfo) -> bool {
         let way = match self.init.transport {
             Transport::XrcIni => !info.is_request(),
@@ -211,11 +213,13 @@ impl Qp {
     }
 
     /// Time without an acknowledgement after which requests are sent again; `None` is for ever.
+    #[inline]
     pub fn ack_timeout(&self) -> Option<Duration> {
         rules::ack_timeout(self.attr.timeout)
     }
 
     /// A header to the peer.
+    #[inline]
     pub fn bth(&self, opcode: Opcode, psn: Psn, payload_len: u32, pkey: u16) -> Bth {
         Bth {
             opcode,
@@ -229,6 +233,7 @@ impl Qp {
     }
 
     /// The partition key that it sends; 0, which matches none, if its entry of the table is gone.
+    #[inline]
     pub fn pkey(&self, config: &Config) -> u16 {
         let port = usize::from(self.attr.port_num).checked_sub(1);
         port.and_then(|p| config.ports.get(p))
@@ -238,6 +243,7 @@ impl Qp {
     }
 
     /// A packet to the peer; `None` before it has a path.
+    #[inline]
     pub fn transmit(&self, packet: Packet, payload_len: u32, source: Source) -> Option<Transmit> {
         Some(self.path?.transmit(self.num, packet, payload_len, source))
     }
@@ -271,11 +277,13 @@ impl QpPath {
 
 impl Qp {
     /// False if there is certainly nothing to send, nor to be done in the node.
+    #[inline]
     pub fn may_send(&self) -> bool {
         self.rq.answers() || self.sq.next().is_some()
     }
 
     /// Which way the next packet goes, if there is one.
+    #[inline]
     pub fn next_path(&self) -> Option<&QpPath> {
         match (&self.path, self.sq.next().map(|e| &e.wqe.op)) {
             (None, Some(SendOp::Datagram { ah, .. })) => Some(&ah.path),
@@ -285,6 +293,7 @@ impl Qp {
 
     /// The next packet to send: answers and requests in turn, so that neither starves behind the
     /// other.
+    #[inline]
     pub fn next_packet(&mut self, now: Instant, shared: &mut Shared) -> Option<Transmit> {
         for _ in 0..2 {
             self.answered = !self.answered;

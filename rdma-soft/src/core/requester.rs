@@ -138,12 +138,14 @@ impl Requester {
     }
 
     /// The request that was given this number when its packets were made.
+    #[inline]
     pub fn by_order(&self, order: u64) -> Option<(usize, &Entry)> {
         let index = usize::try_from(order.checked_sub(self.base)?).ok()?;
         self.queue.get(index).map(|e| (index, e))
     }
 
     /// The request that the next packet is of, if there is one.
+    #[inline]
     pub fn next(&self) -> Option<&Entry> {
         self.queue.get(self.cursor.0)
     }
@@ -163,6 +165,7 @@ impl Requester {
     }
 
     /// Takes the oldest request out.
+    #[inline]
     pub fn pop(&mut self) -> Option<Entry> {
         let e = self.queue.pop_front()?;
         self.base += 1;
@@ -194,12 +197,13 @@ impl Requester {
 
 impl Qp {
     /// Takes a request.
-    pub fn post_send(&mut self, shared: &mut Shared, wqe: SendWqe) {
+    #[inline]
+    pub fn post_send(&mut self, shared: &mut Shared, wqe: &SendWqe) {
         if matches!(
             self.state,
             ibv_qp_state::IBV_QPS_ERR | ibv_qp_state::IBV_QPS_SQE
         ) {
-            self.complete_send(shared, &wqe, ibv_wc_status::IBV_WC_WR_FLUSH_ERR, 0);
+            self.complete_send(shared, wqe, ibv_wc_status::IBV_WC_WR_FLUSH_ERR, 0);
             return;
         }
         let len = u32::try_from(wqe.data.len()).unwrap_or(u32::MAX);
@@ -210,7 +214,7 @@ impl Qp {
         };
         let psn = Psn::default();
         self.sq.queue.push_back(Entry {
-            wqe,
+            wqe: *wqe,
             len,
             psn,
             packets,
@@ -229,6 +233,7 @@ impl Qp {
     }
 
     /// The next request packet, if one may go out.
+    #[inline]
     pub fn next_request(&mut self, now: Instant, shared: &mut Shared) -> Option<Transmit> {
         loop {
             if !self.sends() || self.sq.rnr_until.is_some() {
@@ -303,6 +308,7 @@ impl Qp {
     }
 
     /// Gives the next request its PSNs, if its turn has come.
+    #[inline]
     fn start_next(&mut self, shared: &mut Shared) -> bool {
         if self.state != ibv_qp_state::IBV_QPS_RTS {
             return false;
@@ -335,6 +341,7 @@ impl Qp {
     }
 
     /// Why a request cannot be executed, if so.
+    #[inline]
     fn cannot_start(&self, shared: &Shared, e: &Entry) -> Option<ibv_wc_status> {
         let fetch = e.wqe.op.is_fetch();
         if fetch && self.attr.max_rd_atomic == 0 {
@@ -360,6 +367,7 @@ impl Qp {
     }
 
     /// Headers for packet `at` of a request; for a READ, the question for `span` packets from there.
+    #[inline]
     fn request_packet(
         &self,
         shared: &Shared,
@@ -481,6 +489,7 @@ impl Qp {
 
     /// Keeps the books of a packet that goes out.
     #[allow(clippy::too_many_arguments)]
+    #[inline]
     fn sent(
         &mut self,
         now: Instant,
@@ -515,6 +524,7 @@ impl Qp {
     }
 
     /// The peer acknowledged everything before `una`, which just moved by `packets`.
+    #[inline]
     pub fn progress(&mut self, now: Instant, packets: u32) {
         let ack_timeout = self.ack_timeout();
         let sq = &mut self.sq;

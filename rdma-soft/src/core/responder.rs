@@ -157,6 +157,7 @@ impl Responder {
     }
 
     /// Answers wait.
+    #[inline]
     pub fn answers(&self) -> bool {
         !self.responses.is_empty()
     }
@@ -164,6 +165,19 @@ impl Responder {
     /// The next answer is an acknowledgement, positive or negative, without data.
     pub fn acknowledges(&self) -> bool {
         matches!(self.responses.front(), Some(Response::Ack { .. }))
+    }
+
+    /// The request with that number was executed, and the link can tell the peer: an acknowledgement of it that waits
+    /// need not go out. False if there is none, or if there are READs or atomics, whose answers must not be overtaken.
+    #[inline]
+    pub fn acknowledge_quietly(&mut self, executed: Psn) -> bool {
+        let plain = self.fetched.is_empty() && self.responses.len() == 1;
+        let last = self.responses.pop_back_if(|last| {
+            let syndrome = Syndrome::ACK_NO_CREDITS;
+            let of_it = |of, said| of == executed && said == syndrome;
+            plain && matches!(last, Response::Ack { psn, syndrome, .. } if of_it(*psn, *syndrome))
+        });
+        last.is_some()
     }
 
     /// READ and atomic requests whose answers wait; those `again` were asked more than once.
@@ -497,6 +511,9 @@ impl Qp {
 
     /// The next answer, if one waits.
     pub fn next_response(&mut self, shared: &mut Shared) -> Option<Transmit> {
+        if self.rq.responses.is_empty() {
+            return None;
+        }
         let pkey = self.pkey(&shared.config);
         let class = self.class();
         let response = self.rq.responses.front_mut()?;

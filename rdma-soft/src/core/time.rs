@@ -34,8 +34,9 @@ impl Add<Duration> for Instant {
     type Output = Instant;
 
     /// Saturates at the end of the clock (584 years).
+    #[inline]
     fn add(self, d: Duration) -> Instant {
-        let nanos = u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
-        Instant(self.0.saturating_add(nanos))
+        let seconds = d.as_secs().saturating_mul(1_000_000_000);
+        Instant((self.0.saturating_add(seconds)).saturating_add(u64::from(d.subsec_nanos())))
     }
 }

@@ -102,6 +102,7 @@ pub(super) enum Payload<'a> {
 }
 
 impl Payload<'_> {
+    #[inline]
     pub fn len(&self) -> usize {
         match self {
             Payload::Bytes(b) => b.len(),
@@ -111,6 +112,7 @@ impl Payload<'_> {
     }
 
     /// Copies `len` bytes from `from` on to `at` in `to`.
+    #[inline]
     pub fn copy_to(
         &self,
         mut from: usize,
@@ -240,6 +242,7 @@ pub(super) fn pieces(
 
 /// Stores `payload` at byte `offset` of a list; `IBV_WC_LOC_LEN_ERR` if it does not fit,
 /// `IBV_WC_LOC_PROT_ERR` if a key does not open its memory.
+#[inline]
 pub(super) fn scatter(
     keys: &Keys,
     pd: PdId,

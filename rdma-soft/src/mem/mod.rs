@@ -95,6 +95,7 @@ impl Region {
     }
 
     /// The pointer to `offset..offset + len`, if that lies inside.
+    #[inline]
     fn at(&self, offset: u64, len: usize) -> Result<*mut u8, OutOfRange> {
         let end = offset.checked_add(len as u64).ok_or(OutOfRange)?;
         if end > self.len {
@@ -106,6 +107,7 @@ impl Region {
     }
 
     /// Copies `out.len()` bytes from `offset` into `out`.
+    #[inline]
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfRange> {
         let from = self.at(offset, out.len())?;
         // SAFETY: `from` is valid for `out.len()` bytes by the check of `at` and the promise of the
@@ -116,6 +118,7 @@ impl Region {
     }
 
     /// Copies `data` to `offset`.
+    #[inline]
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), OutOfRange> {
         let to = self.at(offset, data.len())?;
         // SAFETY: `to` is valid for `data.len()` bytes by the check of `at` and the promise of the
@@ -126,6 +129,7 @@ impl Region {
     }
 
     /// Copies `len` bytes from `from` in this region to `at` in `to`; the ranges may overlap.
+    #[inline]
     pub fn copy_to(&self, from: u64, to: &Region, at: u64, len: usize) -> Result<(), OutOfRange> {
         let src = self.at(from, len)?;
         let dst = to.at(at, len)?;

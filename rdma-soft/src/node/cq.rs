@@ -1,7 +1,7 @@
 //! A completion queue as poller and engine share it.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -20,6 +20,7 @@ pub(crate) struct CqEvent(pub(crate) Arc<Cq>);
 
 /// What the next completion has to be for the CQ to raise an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 enum Armed {
     /// Not armed.
     No,
@@ -67,6 +68,11 @@ pub(crate) struct Cq {
     /// Address of the `ibv_cq`; opaque here.
     pub(crate) handle: AtomicUsize,
     ring: Mutex<Ring>,
+    /// There are completions, or some were lost. Written under the ring's lock; a poll that finds nothing, which most
+    /// do, needs no lock.
+    filled: AtomicBool,
+    /// An [`Armed`]. Written under the ring's lock.
+    armed: AtomicU8,
     /// Where its completion events go.
     pub(super) channel: Option<Arc<EventQueue<CqEvent>>>,
     /// Where its asynchronous events go.
@@ -86,7 +92,6 @@ struct Ring {
     entries: VecDeque<Entry>,
     /// Completions that it holds.
     depth: usize,
-    armed: Armed,
     overrun: bool,
     /// Draws the place of a new completion among those of other queues, if the order between queues
     /// is to be none.
@@ -143,10 +148,11 @@ impl Cq {
             ring: Mutex::new(Ring {
                 entries: VecDeque::new(),
                 depth: init.depth as usize,
-                armed: Armed::No,
                 overrun: false,
                 order,
             }),
+            filled: AtomicBool::new(false),
+            armed: AtomicU8::new(Armed::No as u8),
             channel: init.channel,
             events: init.events,
             comp_acks: Acks::default(),
@@ -157,6 +163,7 @@ impl Cq {
     }
 
     /// Stores a completion of `owner`; `srq` is where its request came from, if not from the QP.
+    #[inline]
     pub(super) fn push(
         &self,
         wc: Completion,
@@ -171,6 +178,7 @@ impl Cq {
         }
         if ring.entries.len() >= ring.depth {
             ring.overrun = true;
+            self.filled.store(true, Ordering::Release);
             return Pushed::Overrun;
         }
         ring.store(Entry {
@@ -179,13 +187,13 @@ impl Cq {
             owner,
             srq,
         });
-        match ring.armed {
-            Armed::Any => {}
-            Armed::Solicited if solicited => {}
-            _ => return Pushed::Quiet,
+        self.filled.store(true, Ordering::Release);
+        let armed = self.armed.load(Ordering::Relaxed);
+        if armed == Armed::Any as u8 || (solicited && armed == Armed::Solicited as u8) {
+            self.armed.store(Armed::No as u8, Ordering::Relaxed);
+            return Pushed::Event;
         }
-        ring.armed = Armed::No;
-        Pushed::Event
+        Pushed::Quiet
     }
 
     /// Takes up to `max` completions, oldest first, and frees their requests' slots. `each` gets its
@@ -198,6 +206,10 @@ impl Cq {
         max: usize,
         mut each: impl FnMut(usize, &Completion, u64),
     ) -> Result<usize, Overrun> {
+        // Acquire: what was done before the completion was stored is seen by whoever polls it, or finds it polled.
+        if !self.filled.load(Ordering::Acquire) {
+            return Ok(0);
+        }
         let mut ring = lock(&self.ring);
         let mut n = 0;
         while n < max {
@@ -210,6 +222,9 @@ impl Cq {
         }
         if n == 0 && max > 0 && ring.overrun {
             return Err(Overrun);
+        }
+        if ring.entries.is_empty() && !ring.overrun {
+            self.filled.store(false, Ordering::Relaxed);
         }
         Ok(n)
     }
@@ -241,18 +256,18 @@ impl Cq {
 
     /// Arms the CQ for one event. A completion that is already there raises none.
     pub(crate) fn arm(&self, solicited_only: bool) {
-        let mut ring = lock(&self.ring);
+        let _ring = lock(&self.ring);
+        let armed = match solicited_only {
+            true => Armed::Solicited,
+            false => Armed::Any,
+        };
         // Armed for any completion stays so: the wider request holds.
-        if !solicited_only {
-            ring.armed = Armed::Any;
-        } else if ring.armed == Armed::No {
-            ring.armed = Armed::Solicited;
-        }
+        self.armed.fetch_max(armed as u8, Ordering::Relaxed);
     }
 
     /// True if the CQ waits to raise an event.
     pub(crate) fn is_armed(&self) -> bool {
-        lock(&self.ring).armed != Armed::No
+        self.armed.load(Ordering::Relaxed) != Armed::No as u8
     }
 
     /// Forgets the completions of `owner`; the others keep their order. Slots of shared receive

@@ -274,6 +274,10 @@ impl Driver {
 
     /// When [`step`](Driver::step) has something to do without anything arriving.
     pub(super) fn next_timeout(&self, now: Instant) -> Option<Instant> {
+        let busy = self.faults.is_some() || !self.waiting.is_empty();
+        if !busy && self.shm.as_ref().is_none_or(|shm| !shm.waits()) {
+            return self.engine.next_timeout();
+        }
         let faults = self.faults.as_ref().and_then(FaultLayer::next_timeout);
         let full = self.waiting.front().map(|_| now + FULL_SOCKET);
         let shm = self.shm.as_ref().and_then(|shm| shm.next_timeout());
@@ -320,7 +324,9 @@ impl Driver {
             self.engine.handle_timeout(now);
         }
         let sent = self.transmit(now, budget.tx);
-        self.report(notices);
+        if self.engine.has_event() {
+            self.report(notices);
+        }
         // A process may end without closing the device: what it captured is worth more than speed.
         self.flush_capture();
         let more_rx = budget.rx > 0 && received >= budget.rx;
@@ -333,6 +339,21 @@ impl Driver {
             heard,
             more: more_rx || more_tx || more_shm,
         }
+    }
+
+    /// A turn of whoever comes back at once would certainly find nothing to do, and this one need not
+    /// [look around](Driver::look_around).
+    pub(super) fn is_quiet(&mut self, now: Instant) -> bool {
+        let plain = self.faults.is_none() && self.waiting.is_empty();
+        let Some(shm) = self.shm.as_mut().filter(|_| plain) else {
+            return false;
+        };
+        if !shm.is_quiet() || self.objects.posts.pending() || !self.engine.is_quiet(now) {
+            return false;
+        }
+        let quiet = !frames::is_due(self.glances, now.since(self.tended));
+        self.glances = self.glances.wrapping_add(quiet.into());
+        quiet
     }
 
     /// The thread is about to sleep: others are to wake it. False if something has come already.

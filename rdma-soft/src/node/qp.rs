@@ -106,8 +106,10 @@ impl Qp {
             engine.post_recvs(self.num, &mut recvs.staged);
         }
         drop(recvs);
-        for wqe in lock(&self.send).staged.drain(..) {
-            engine.post_send(self.num, wqe);
+        let mut sends = lock(&self.send);
+        if !sends.staged.is_empty() {
+            engine.post_sends(self.num, &sends.staged);
+            sends.staged.clear();
         }
     }
 

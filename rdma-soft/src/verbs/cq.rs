@@ -241,10 +241,10 @@ pub(super) unsafe extern "C" fn poll_cq(
         unsafe { wc.add(at).write(to_abi(entry, soft.poison)) };
     };
     let polled = match soft.cq.poll(max, store) {
-        Ok(0) if max > 0 => {
-            soft.node.progress(&soft.cq);
-            soft.cq.poll(max, store)
-        }
+        Ok(0) if max > 0 => match soft.node.progress(&soft.cq) {
+            true => soft.cq.poll(max, store),
+            false => Ok(0),
+        },
         polled => {
             soft.node.polled();
             polled

@@ -152,9 +152,10 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     // SAFETY: the header calls this through a live CQ, and this thread has just got the turn.
     let mut answer = unsafe { next_poll(cq) };
     if answer == NOTHING {
-        soft.node.progress(&soft.cq);
-        // SAFETY: as above.
-        answer = unsafe { next_poll(cq) };
+        if soft.node.progress(&soft.cq) {
+            // SAFETY: as above.
+            answer = unsafe { next_poll(cq) };
+        }
     } else {
         soft.node.polled();
     }

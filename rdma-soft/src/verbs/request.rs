@@ -64,14 +64,19 @@ pub(super) unsafe fn entries(
 ) -> Result<SgeList, CallError> {
     let mut entries = SgeList::new();
     // SAFETY: the caller's promise.
-    for sge in unsafe { read_entries(list, count, max)? } {
+    fill(&mut entries, unsafe { read_entries(list, count, max)? })?;
+    Ok(entries)
+}
+
+fn fill(entries: &mut SgeList, list: impl Iterator<Item = Sge>) -> Result<(), CallError> {
+    for sge in list {
         if !entries.push(sge) {
             return Err(CallError::invalid(
                 "more entries than a request has room for",
             ));
         }
     }
-    Ok(entries)
+    Ok(())
 }
 
 /// Copies inline data out of the application's memory: ranges of it, by address and length.
@@ -85,12 +90,29 @@ pub(super) unsafe fn copy_inline(
     ranges: impl Iterator<Item = (u64, usize)>,
     max: u32,
 ) -> Result<InlineData, CallError> {
+    let mut data = InlineData::default();
+    // SAFETY: the caller's promise.
+    unsafe { fill_inline(&mut data, ranges, max)? };
+    Ok(data)
+}
+
+/// As [`copy_inline`], to where the data is to be.
+///
+/// # Errors
+/// As [`copy_inline`].
+///
+/// # Safety
+/// As [`copy_inline`].
+unsafe fn fill_inline(
+    data: &mut InlineData,
+    ranges: impl Iterator<Item = (u64, usize)>,
+    max: u32,
+) -> Result<(), CallError> {
     let too_long = |bytes| {
         CallError::invalid(format!(
             "{bytes} bytes of inline data: the QP was created with max_inline_data {max}"
         ))
     };
-    let mut data = InlineData::default();
     let mut ranges = ranges.filter(|&(_, len)| len > 0);
     let mut total = 0usize;
     while let Some((addr, len)) = ranges.next() {
@@ -113,7 +135,7 @@ pub(super) unsafe fn copy_inline(
         let from = unsafe { Region::from_raw(from, len as u64) };
         from.read(0, room).map_err(|_| Errno::INVAL)?;
     }
-    Ok(data)
+    Ok(())
 }
 
 /// The operation of a send request.
@@ -387,35 +409,35 @@ pub(super) unsafe fn send_request(
         ((*wr).wr_id, flags, xrc_srq)
     };
     let inline = flags.contains(IBV_SEND_INLINE);
-    let data = if op.is_local() {
-        Data::Sges(SgeList::new())
-    } else if inline && op.is_fetch() {
-        // Refused below; what the entries name is not to be read.
-        Data::Inline(InlineData::default())
-    } else if inline {
-        // SAFETY: the caller's promise; the entries of an inline request name readable memory
-        // (ibv_post_send(3)).
-        unsafe {
-            let list = read_entries((*wr).sg_list, (*wr).num_sge, soft.init.max_send_sge)?;
-            let ranges = list.map(|sge| (sge.addr, sge.len as usize));
-            Data::Inline(copy_inline(ranges, soft.init.max_inline)?)
-        }
-    } else {
-        // SAFETY: the caller's promise.
-        Data::Sges(unsafe { entries((*wr).sg_list, (*wr).num_sge, soft.init.max_send_sge)? })
-    };
-    check(soft, &op, &data, xrc_srq)?;
     // Made where it is to be, not from `Parts`: a request is large, and copies of it show.
-    let wqe = SendWqe {
+    let mut wqe = SendWqe {
         wr_id,
         seq,
         op,
-        data,
+        data: match inline {
+            true => Data::Inline(InlineData::default()),
+            false => Data::Sges(SgeList::new()),
+        },
         signaled: is_signaled(soft, flags),
         solicited: flags.contains(IBV_SEND_SOLICITED),
         fence: flags.contains(IBV_SEND_FENCE),
         xrc_srq,
     };
+    // What the entries of an inline request that fetches name is not to be read: it is refused below.
+    if !wqe.op.is_local() && !(inline && wqe.op.is_fetch()) {
+        // SAFETY: the caller's promise.
+        let list = unsafe { read_entries((*wr).sg_list, (*wr).num_sge, soft.init.max_send_sge)? };
+        match &mut wqe.data {
+            Data::Sges(sges) => fill(sges, list)?,
+            Data::Inline(data) => {
+                let ranges = list.map(|sge| (sge.addr, sge.len as usize));
+                // SAFETY: the caller's promise; the entries of an inline request name readable memory
+                // (ibv_post_send(3)).
+                unsafe { fill_inline(data, ranges, soft.init.max_inline)? };
+            }
+        }
+    }
+    check(soft, &wqe.op, &wqe.data, xrc_srq)?;
     if let SendOp::BindWindow(bind) = &wqe.op {
         // SAFETY: the caller's promise, and `operation` found the window to be one of ours.
         unsafe { (*(*wr).ext.bind_mw.mw).rkey = bind.rkey };

@@ -96,6 +96,7 @@ impl Packet {
     ///
     /// # Errors
     /// As [`parse`](Packet::parse).
+    #[inline]
     pub fn parse_header(bytes: &[u8], len: usize) -> Result<(Packet, usize, usize), ParseError> {
         let bth = Bth::parse(bytes)?;
         let Some(info) = bth.opcode.info() else {
@@ -167,6 +168,7 @@ impl Packet {
     }
 
     /// Bytes that [`emit_header`](Packet::emit_header) writes.
+    #[inline]
     pub fn header_len(&self) -> usize {
         self.headers().len()
     }
@@ -175,6 +177,7 @@ impl Packet {
     ///
     /// `out` must hold [`header_len`](Packet::header_len) bytes. Padding bytes are zero and are
     /// written by whoever writes the payload.
+    #[inline]
     pub fn emit_header(&self, out: &mut [u8]) -> usize {
         debug_assert!(
             (self.bth.opcode.info()).is_none_or(|info| info.headers == self.headers()),

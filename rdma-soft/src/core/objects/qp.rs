@@ -125,9 +125,7 @@ impl Engine {
         }
         let mut qp = self.qps.remove(&qp_num).ok_or(Errno::INVAL)?;
         qp.give_back(&mut self.shared);
-        if let Some(at) = qp.armed {
-            self.timers.remove(&(at, qp_num));
-        }
+        self.agenda.forget(&qp);
         self.shared.keys.qp_gone(qp_num);
         self.count_users(&qp.init, -1);
         Ok(())

@@ -41,7 +41,8 @@ use self::socket::{Heard, Hello};
 use super::IpFields;
 use crate::core::time::Instant;
 use crate::mem::Region;
-pub(crate) use ring::{Record, Slot};
+pub(crate) use outgoing::Executed;
+pub(crate) use ring::{Asked, Record, Slot};
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +119,8 @@ pub(crate) struct ShmLink {
     written: bool,
     /// A bell was heard since it was last asked.
     heard: bool,
+    /// What receivers have executed.
+    executed: Vec<Executed>,
     pub(crate) counters: ShmCounters,
 }
 
@@ -162,6 +165,7 @@ impl ShmLink {
             opening: false,
             written: false,
             heard: false,
+            executed: Vec::new(),
             counters: ShmCounters::default(),
         };
         for local in 0..link.addresses.len() {
@@ -204,7 +208,7 @@ impl ShmLink {
             },
         };
         self.last = at;
-        match self.outgoing[at].next(now) {
+        match self.outgoing[at].next(now, &mut self.executed) {
             Next::Ring => Route::Ring(at),
             Next::Udp => Route::Udp,
             Next::Broken => {
@@ -252,7 +256,7 @@ impl ShmLink {
 
     /// The packet is written. It is shown to the receiver when others have followed, or by
     /// [`flush`](ShmLink::flush).
-    pub(crate) fn push(&mut self, ring: usize, slot: &Slot, ip: IpFields) {
+    pub(crate) fn push(&mut self, ring: usize, slot: &Slot, ip: IpFields, asked: Option<Asked>) {
         let Some((sender, connection)) = self.outgoing.get_mut(ring).and_then(Outgoing::ring)
         else {
             return;
@@ -260,7 +264,9 @@ impl ShmLink {
         // The first one at once, for the receiver may be waiting for it.
         let first = !self.written;
         self.written = true;
-        sender.push(slot, ip);
+        // Whoever sleeps is to hear of what is executed from now on, too.
+        self.unasked |= asked.is_some();
+        sender.push(slot, ip, asked);
         if (first || sender.unpublished() >= PUBLISHED) && sender.publish() {
             socket::ring_the_bell(&connection.socket);
         }
@@ -279,6 +285,12 @@ impl ShmLink {
         }
     }
 
+    /// Queue Pairs wait for room, or for an answer.
+    #[inline]
+    pub(crate) fn waits(&self) -> bool {
+        self.waits
+    }
+
     /// Packets that were to wait may have a way now.
     #[inline]
     pub(crate) fn relieved(&mut self, now: Instant) -> bool {
@@ -287,7 +299,7 @@ impl ShmLink {
         }
         let mut relieved = false;
         for outgoing in &mut self.outgoing {
-            relieved |= outgoing.relieved(now);
+            relieved |= outgoing.relieved(now, &mut self.executed);
         }
         self.waits = self.outgoing.iter().any(|o| o.waits);
         relieved
@@ -304,8 +316,34 @@ impl ShmLink {
 
     /// Sends nothing through rings any more; what lies there will be received.
     pub(crate) fn stop_sending(&mut self) {
-        self.outgoing.clear();
+        for mut outgoing in self.outgoing.drain(..) {
+            outgoing.look(&mut self.executed);
+        }
         (self.waits, self.opening) = (false, false);
+    }
+
+    /// There are nodes that send to this one, and nothing has come from them; nobody waits for anything.
+    #[inline]
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        let came = |i: &mut Incoming| i.over || has_record(i);
+        let plain = self.is_live() && !self.waits && !self.opening && self.executed.is_empty();
+        plain
+            && !self.incoming.iter_mut().any(came)
+            && !self.outgoing.iter().any(Outgoing::has_news)
+    }
+
+    /// One of this node's requests that was executed, and whose sender had asked.
+    #[inline]
+    pub(crate) fn next_executed(&mut self) -> Option<Executed> {
+        self.executed.pop()
+    }
+
+    /// Looks at what receivers have executed.
+    #[inline]
+    pub(crate) fn look(&mut self) {
+        for outgoing in self.outgoing.iter_mut().filter(|o| o.has_news()) {
+            outgoing.look(&mut self.executed);
+        }
     }
 
     /// There are nodes that send to this one.
@@ -319,11 +357,12 @@ impl ShmLink {
     }
 
     /// Takes up to `most` packets; `take` gets the number of the address that it was sent to, the sender's
-    /// address, the packet, and the memory in which its payload lies. Gives their number.
+    /// address, the packet, and the memory in which its payload lies, and tells whether that was a request that is
+    /// executed and acknowledged so. Gives their number.
     pub(crate) fn receive(
         &mut self,
         most: u32,
-        mut take: impl FnMut(usize, IpAddr, &Record, &Region),
+        mut take: impl FnMut(usize, IpAddr, &Record, &Region) -> bool,
     ) -> u32 {
         let (mut count, mut over) = (0, false);
         // Each time another one is first: a flood of one leaves room for the others.
@@ -345,7 +384,7 @@ impl ShmLink {
         &mut self,
         local: usize,
         src: IpAddr,
-        mut take: impl FnMut(usize, IpAddr, &Record, &Region),
+        mut take: impl FnMut(usize, IpAddr, &Record, &Region) -> bool,
     ) {
         /// A ring holds no more.
         const ALL: u32 = (ring::LEN / 64) as u32;
@@ -480,7 +519,11 @@ impl ShmLink {
                 }
                 // A bell.
                 (Heard::Message(..), _) => {}
-                (Heard::End, _) => outgoing.answered(false, now),
+                (Heard::End, _) => {
+                    // It may have executed something right before that.
+                    outgoing.look(&mut self.executed);
+                    outgoing.answered(false, now);
+                }
             }
         }
     }
@@ -498,9 +541,10 @@ impl ShmLink {
         for (_, ring) in self.incoming.iter_mut().filter_map(|i| i.ring.as_mut()) {
             quiet &= ring.sleep();
         }
-        for outgoing in self.outgoing.iter_mut().filter(|o| o.waits) {
+        for outgoing in &mut self.outgoing {
+            let waits = outgoing.waits;
             if let Some((sender, _)) = outgoing.ring() {
-                quiet &= sender.sleep();
+                quiet &= sender.sleep(waits);
             }
         }
         quiet
@@ -550,7 +594,7 @@ fn receive(
     incoming: &mut Incoming,
     most: u32,
     counters: &mut ShmCounters,
-    take: &mut impl FnMut(usize, IpAddr, &Record, &Region),
+    take: &mut impl FnMut(usize, IpAddr, &Record, &Region) -> bool,
 ) -> u32 {
     let Some((src, ring)) = &mut incoming.ring else {
         return 0;
@@ -563,7 +607,9 @@ fn receive(
         }
         match ring.next() {
             Ok(Some(record)) => {
-                take(incoming.local, *src, &record, ring.memory());
+                if take(incoming.local, *src, &record, ring.memory()) {
+                    ring.executed(&record);
+                }
                 bell |= ring.done();
                 count += 1;
             }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::Connection;
-use super::ring::Sender;
+use super::ring::{Asked, Sender};
 use crate::core::time::Instant;
 
 /// How long a receiver may take to answer; on a busy machine its thread may have to wait for a processor.
@@ -15,6 +15,14 @@ const QUIET: Duration = Duration::from_secs(1);
 
 /// A receiver that has made no room for so long does not listen; by UDP the system drops what it does not take.
 const STALLED: Duration = Duration::from_secs(1);
+
+/// A request that was executed, and whose sender had asked: the ways that its packet went, and what it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Executed {
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
+    pub(crate) asked: Asked,
+}
 
 /// The way from an address of this node to another one, which may be a node of this host.
 #[derive(Debug)]
@@ -78,17 +86,17 @@ impl Outgoing {
         }
     }
 
-    /// Decides about a packet that is about to go.
-    pub(super) fn next(&mut self, now: Instant) -> Next {
-        let quiet = self.is_forgotten(now);
+    /// Decides about a packet that is about to go. `executed` gets what is heard of earlier ones.
+    pub(super) fn next(&mut self, now: Instant, executed: &mut Vec<Executed>) -> Next {
+        let hear = hear(self.src, self.dst, executed);
         let next = match &mut self.state {
-            State::Udp(_) if quiet => return Next::Open,
+            State::Udp(last) if is_over(*last, now) => return Next::Open,
             State::Udp(_) => Next::Udp,
             State::Opening { until, .. } if now < *until => Next::Wait,
             State::Opening { .. } => Next::Udp,
             State::Up {
                 sender, full_since, ..
-            } => match sender.has_room() {
+            } => match sender.has_room(hear) {
                 Ok(true) => {
                     *full_since = None;
                     Next::Ring
@@ -109,7 +117,8 @@ impl Outgoing {
     }
 
     /// There may be another answer for those who wait.
-    pub(super) fn relieved(&mut self, now: Instant) -> bool {
+    pub(super) fn relieved(&mut self, now: Instant, executed: &mut Vec<Executed>) -> bool {
+        let hear = hear(self.src, self.dst, executed);
         if self.waits {
             self.waits = match &mut self.state {
                 State::Udp(_) => false,
@@ -117,13 +126,27 @@ impl Outgoing {
                 State::Up {
                     sender, full_since, ..
                 } => {
-                    let full = sender.has_room() == Ok(false);
+                    let full = sender.has_room(hear) == Ok(false);
                     full && full_since.is_none_or(|since| now.since(since) < STALLED)
                 }
             };
             return !self.waits;
         }
         false
+    }
+
+    /// The receiver may have executed what was asked for.
+    #[inline]
+    pub(super) fn has_news(&self) -> bool {
+        matches!(&self.state, State::Up { sender, .. } if sender.has_news())
+    }
+
+    /// Looks at what the receiver has executed; one that is broken is found out when a packet wants to go.
+    pub(super) fn look(&mut self, executed: &mut Vec<Executed>) {
+        let hear = hear(self.src, self.dst, executed);
+        if let State::Up { sender, .. } = &mut self.state {
+            let _ = sender.look(hear);
+        }
     }
 
     /// When those who wait have an answer at the latest.
@@ -138,7 +161,7 @@ impl Outgoing {
 
     /// Nothing is to be known of it: it is as if nothing had ever gone there.
     pub(super) fn is_forgotten(&self, now: Instant) -> bool {
-        matches!(self.state, State::Udp(last) if last.is_none_or(|last| now.since(last) >= QUIET))
+        matches!(self.state, State::Udp(last) if is_over(last, now))
     }
 
     /// The receiver has answered; or it is gone, or will not.
@@ -172,4 +195,17 @@ impl Outgoing {
             _ => None,
         }
     }
+}
+
+/// Keeps what was executed. One that is acknowledged stands for all before it of its Queue Pair.
+fn hear(src: IpAddr, dst: IpAddr, executed: &mut Vec<Executed>) -> impl FnMut(Asked) {
+    move |asked| match executed.last_mut() {
+        Some(last) if last.asked.qp_num == asked.qp_num => last.asked = asked,
+        _ => executed.push(Executed { src, dst, asked }),
+    }
+}
+
+/// Nothing went by UDP for long enough, if anything did at all.
+fn is_over(last: Option<Instant>, now: Instant) -> bool {
+    last.is_none_or(|last| now.since(last) >= QUIET)
 }

@@ -6,6 +6,12 @@
 //! alone `HEAD`, each keeps its own, and what it reads of the other's is checked: a position that cannot be means
 //! that the other is none of ours, and ends the ring.
 //!
+//! # Acknowledging
+//!
+//! A request that came through a ring and was executed needs no packet to say so: the receiver sets a byte of its record
+//! before it moves `HEAD` beyond that. The sender keeps in mind who asked, and looks at the bytes as `HEAD` passes them.
+//! That needs no room, and what was said so is known even when the receiver ends right afterwards.
+//!
 //! # Waking the other one up
 //!
 //! Who is about to sleep says so in a word of its own and then looks once more at the other's position; who has
@@ -13,6 +19,7 @@
 //! between, so at least one of them sees what the other did. A word is taken back by whoever sees it, who then
 //! rings the bell, or by the sleeper itself.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{Ordering, fence};
 
 use rustix::io::Errno;
@@ -23,7 +30,7 @@ use crate::link::ingress::headers;
 use crate::link::{IngressError, IpFields};
 use crate::mem::Region;
 use crate::mem::shared::Shared;
-use crate::wire::{Bth, Packet, ParseError};
+use crate::wire::{Bth, Packet, ParseError, Psn};
 
 /// Bytes of a ring: as many packets as a Queue Pair keeps in flight, and little enough to stay in a cache.
 pub(super) const LEN: usize = 512 << 10;
@@ -36,6 +43,9 @@ const HEADERS: usize = 16;
 const LONGEST: u64 = (LINE + MAX_PAYLOAD) as u64;
 const _: () = assert!(HEADERS + Packet::MAX_HEADER_LEN <= LINE && MAX_PAYLOAD.is_multiple_of(LINE));
 
+/// Which byte of a record says that the request in it was executed.
+const EXECUTED: u64 = 3;
+
 /// The words of the shared memory.
 const TAIL: usize = 0;
 const HEAD: usize = 1;
@@ -47,6 +57,13 @@ const SENDER_SLEEPS: usize = 3;
 /// The other one has written what it never would.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Broken;
+
+/// A packet whose sender asks for an acknowledgement: the Queue Pair that it is of, and its sequence number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) qp_num: u32,
+    pub(crate) psn: Psn,
+}
 
 /// Where a packet is to be written, by offset in the sender's memory.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +95,8 @@ pub(super) struct Sender {
     published: u64,
     /// How far the receiver was, when it was last looked at.
     head: u64,
+    /// Where records of those who ask begin, oldest first.
+    asked: VecDeque<(u64, Asked)>,
 }
 
 impl Sender {
@@ -89,22 +108,50 @@ impl Sender {
             tail: 0,
             published: 0,
             head: 0,
+            asked: VecDeque::new(),
         };
         Ok((sender, file))
     }
 
-    /// There is room for any packet.
-    pub(super) fn has_room(&mut self) -> Result<bool, Broken> {
+    /// There is room for any packet. `executed` as [`look`](Sender::look).
+    #[inline]
+    pub(super) fn has_room(&mut self, executed: impl FnMut(Asked)) -> Result<bool, Broken> {
         if self.fits() {
             return Ok(true);
         }
-        // Acquire: the receiver has read what it makes room of.
+        self.look(executed)?;
+        Ok(self.fits())
+    }
+
+    /// The receiver has moved on since it was last looked at.
+    #[inline]
+    fn has_moved(&self) -> bool {
+        self.shared.word(HEAD).load(Ordering::Relaxed) != self.head
+    }
+
+    /// Somebody asked for an acknowledgement that may be there.
+    #[inline]
+    pub(super) fn has_news(&self) -> bool {
+        !self.asked.is_empty() && self.has_moved()
+    }
+
+    /// Looks how far the receiver is; `executed` gets those who asked and whose requests it has executed.
+    pub(super) fn look(&mut self, mut executed: impl FnMut(Asked)) -> Result<(), Broken> {
+        // Acquire: the receiver has read what it makes room of, and said what it executed.
         let head = self.shared.word(HEAD).load(Ordering::Acquire);
         if head < self.head || head > self.published {
             return Err(Broken);
         }
         self.head = head;
-        Ok(self.fits())
+        while let Some((at, asked)) = self.asked.pop_front_if(|(at, _)| *at < head) {
+            let mut said = [0];
+            let record = at % LEN as u64;
+            (self.memory().read(record + EXECUTED, &mut said)).map_err(|_| Broken)?;
+            if said != [0] {
+                executed(asked);
+            }
+        }
+        Ok(())
     }
 
     fn fits(&self) -> bool {
@@ -113,6 +160,7 @@ impl Sender {
 
     /// The place of the next packet, which has so many bytes of headers and of payload with its padding. There
     /// [is room](Sender::has_room).
+    #[inline]
     pub(super) fn slot(&self, headers: usize, payload: usize) -> Slot {
         let at = self.tail % LEN as u64;
         let (begin, len) = layout(headers, payload);
@@ -130,8 +178,9 @@ impl Sender {
         self.shared.ring()
     }
 
-    /// The packet is written.
-    pub(super) fn push(&mut self, slot: &Slot, ip: IpFields) {
+    /// The packet is written; `asked` if its sender asks for an acknowledgement.
+    #[inline]
+    pub(super) fn push(&mut self, slot: &Slot, ip: IpFields, asked: Option<Asked>) {
         let mut about = [0; HEADERS];
         about[0] = slot.of.0 as u8;
         about[1] = ip.traffic_class;
@@ -141,6 +190,7 @@ impl Sender {
         // It lies inside: the slot was made for this ring.
         let written = self.shared.ring().write(slot.at, &about);
         debug_assert!(written.is_ok());
+        self.asked.extend(asked.map(|asked| (self.tail, asked)));
         self.tail += slot.len;
     }
 
@@ -150,6 +200,7 @@ impl Sender {
     }
 
     /// Shows the receiver all that was written; true if it sleeps, and the bell must be rung.
+    #[inline]
     pub(super) fn publish(&mut self) -> bool {
         self.published = self.tail;
         self.shared.word(TAIL).store(self.tail, Ordering::Release);
@@ -157,12 +208,16 @@ impl Sender {
         takes_back(&self.shared, RECEIVER_SLEEPS)
     }
 
-    /// Asks for the bell when there is room again; false if there is already.
-    pub(super) fn sleep(&mut self) -> bool {
+    /// Asks for the bell when the receiver moves on, if somebody asked it for something or, with `waits`, waits for
+    /// room. False if it has moved already.
+    pub(super) fn sleep(&mut self, waits: bool) -> bool {
+        if !waits && self.asked.is_empty() {
+            return true;
+        }
         self.shared.word(SENDER_SLEEPS).store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         // Who is broken is found out when a packet wants to go.
-        !self.has_room().unwrap_or(true)
+        !self.has_moved() && !(waits && self.fits())
     }
 
     /// Wants no bell any more.
@@ -186,6 +241,8 @@ pub(crate) struct Record {
     body: usize,
     /// Where they are in the receiver's memory.
     pub(crate) at: u64,
+    /// Where the record is.
+    begin: u64,
 }
 
 impl Record {
@@ -274,6 +331,7 @@ impl Receiver {
     }
 
     /// The next record, if there is one. It stays until [`done`](Receiver::done).
+    #[inline]
     pub(super) fn next(&mut self) -> Result<Option<Record>, Broken> {
         if !self.has_record()? {
             return Ok(None);
@@ -298,12 +356,21 @@ impl Receiver {
             headers,
             body,
             at: at + begin as u64,
+            begin: at,
         }))
     }
 
     /// The memory that records are in.
     pub(super) fn memory(&self) -> &Region {
         self.shared.ring()
+    }
+
+    /// The request in the record that was taken last is executed.
+    #[inline]
+    pub(super) fn executed(&mut self, record: &Record) {
+        let said = self.memory().write(record.begin + EXECUTED, &[1]);
+        // It lies inside: so did the record.
+        debug_assert!(said.is_ok());
     }
 
     /// The record that was taken is not needed any more; true if the sender sleeps and the bell must be rung.

@@ -20,7 +20,7 @@ use super::ring;
 
 pub(super) const MAGIC: [u8; 8] = *b"rdmasoft";
 /// Of this protocol: who speaks another one is spoken to by UDP.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// What a sender makes use of and its receiver must know: nothing yet.
 const FEATURES: u32 = 0;
 

@@ -34,7 +34,7 @@ fn cq(depth: u32, timestamps: bool, seed: Option<u64>) -> Cq {
         events: Arc::new(EventQueue::new().unwrap()),
         timestamps,
     };
-    let clock = Clock(std::time::Instant::now());
+    let clock = Clock::start();
     Cq::new(CqId(1), init, clock, seed.map(Rng::new))
 }
 

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::{Driver, Local};
 use crate::core::time::Instant;
 use crate::core::{CallError, MAX_FRAME, Path, Refused, Transmit};
-use crate::link::shm::{Record, Route};
+use crate::link::shm::{Asked, Executed, Record, Route};
 use crate::link::{
     Bound, Direction, Frame, IngressError, IpFields, LinkError, Pcap, Received, Run, Sent, Way,
     check,
@@ -22,6 +22,17 @@ use crate::wire::ROCE_PORT;
 /// the window in time, and where both ends send as fast as they can, neither overruns the other's buffer.
 const FAIR: u32 = 16;
 
+/// Where packets come through shared memory, the sockets are looked at every so many turns; and so often it is seen to
+/// who comes and goes.
+const SOCKETS: u32 = 16;
+const CONNECTIONS: Duration = Duration::from_micros(50);
+
+/// After so many turns, and so long after it was seen to who comes and goes, something else than rings is to be
+/// looked at.
+pub(super) fn is_due(glances: u32, tended: Duration) -> bool {
+    (glances.wrapping_add(1)).is_multiple_of(SOCKETS) || tended >= CONNECTIONS
+}
+
 impl Driver {
     /// Sees to who comes and goes, now and then or, if `everywhere`, at once; and decides whether this turn looks
     /// at the sockets. Gives the number of datagrams that had to be taken first.
@@ -29,9 +40,6 @@ impl Driver {
     /// Where packets come through shared memory, a look at the sockets, which is a system call, costs more than
     /// a packet.
     pub(super) fn look_around(&mut self, now: Instant, everywhere: bool) -> u32 {
-        /// Every so many turns the sockets are looked at; and so often who comes and goes.
-        const SOCKETS: u32 = 16;
-        const CONNECTIONS: Duration = Duration::from_micros(50);
         self.sockets = true;
         let Some(shm) = &mut self.shm else { return 0 };
         self.glances = self.glances.wrapping_add(1);
@@ -68,14 +76,21 @@ impl Driver {
         let Some(mut shm) = self.shm.take() else {
             return 0;
         };
-        let count = shm.receive(most, |local, src, record, memory| {
-            self.take_record(now, local, src, record, memory);
+        shm.look();
+        let mut count = 0;
+        while let Some(Executed { src, dst, asked }) = shm.next_executed() {
+            (self.engine).handle_executed(now, src, dst, asked.qp_num, asked.psn);
+            count += 1;
+        }
+        count += shm.receive(most, |local, src, record, memory| {
+            self.take_record(now, local, src, record, memory)
         });
         self.shm = Some(shm);
         count
     }
 
-    /// Takes a packet from shared memory.
+    /// Takes a packet from shared memory; true if it is a request that is executed, and the sender need not be told
+    /// by a packet.
     fn take_record(
         &mut self,
         now: Instant,
@@ -83,12 +98,12 @@ impl Driver {
         src: IpAddr,
         record: &Record,
         memory: &Region,
-    ) {
+    ) -> bool {
         self.take_posts();
         self.counters.rx_shm_packets += 1;
         let Some(local) = self.locals.get(local).filter(|l| l.up) else {
             self.counters.rx_port_down += 1;
-            return;
+            return false;
         };
         match record.parse() {
             Ok((packet, len)) => {
@@ -99,9 +114,12 @@ impl Driver {
                     flow_label: ip.flow_label,
                     ..Path::new(local.port, src, local.addr.ip())
                 };
-                (self.engine).handle_packet_in(now, &path, &packet, memory, record.at, len);
+                (self.engine).handle_packet_in(now, &path, &packet, memory, record.at, len)
             }
-            Err(why) => self.engine.refuse(refusal(why)),
+            Err(why) => {
+                self.engine.refuse(refusal(why));
+                false
+            }
         }
     }
 
@@ -130,7 +148,7 @@ impl Driver {
         if let Some(mut shm) = self.shm.take_if(|shm| shm.is_live()) {
             // What the sender put into its ring before comes first.
             shm.receive_from(bound.at, received.src.ip(), |local, src, record, memory| {
-                self.take_record(now, local, src, record, memory);
+                self.take_record(now, local, src, record, memory)
             });
             self.shm = Some(shm);
         }
@@ -206,6 +224,9 @@ impl Driver {
             self.engine.release();
         }
         let mut count = 0;
+        if !by_bytes && !self.engine.has_transmit() {
+            return 0;
+        }
         while count < most && self.waiting.is_empty() {
             if count > 0 && count.is_multiple_of(FAIR) {
                 self.receive(now, FAIR);
@@ -257,7 +278,8 @@ impl Driver {
     fn send_shared(&mut self, ring: usize, packet: &Transmit) {
         let Some(shm) = &mut self.shm else { return };
         let headers = packet.packet.header_len();
-        let Some((slot, memory)) = shm.slot(ring, headers, packet.frame_len() - headers) else {
+        let body = packet.payload_len as usize + usize::from(packet.packet.bth.pad);
+        let Some((slot, memory)) = shm.slot(ring, headers, body) else {
             return;
         };
         let written = (self.engine).emit_in(packet, memory, slot.headers, slot.payload);
@@ -267,7 +289,11 @@ impl Driver {
                 hop_limit: packet.hop_limit,
                 flow_label: packet.flow_label,
             };
-            shm.push(ring, &slot, ip);
+            let asked = packet.packet.bth.ack_req.then_some(Asked {
+                qp_num: packet.qp_num,
+                psn: packet.packet.bth.psn,
+            });
+            shm.push(ring, &slot, ip, asked);
             self.counters.tx_shm_packets += 1;
         }
     }

@@ -23,7 +23,7 @@ fn header(len: usize, psn: u32) -> Packet {
 
 /// Puts a SEND into the ring, if there is room.
 fn put(sender: &mut Sender, psn: u32, data: &[u8]) -> bool {
-    if !sender.has_room().unwrap() {
+    if !sender.has_room(|_| ()).unwrap() {
         return false;
     }
     let packet = header(data.len(), psn);
@@ -37,7 +37,7 @@ fn put(sender: &mut Sender, psn: u32, data: &[u8]) -> bool {
         hop_limit: 7,
         flow_label: psn & 0xf_ffff,
     };
-    sender.push(&slot, ip);
+    sender.push(&slot, ip, None);
     true
 }
 
@@ -122,7 +122,7 @@ proptest! {
         while put(&mut sender, 1, &data(4000, 1)) {}
         sender.publish();
         sender.shared.word(HEAD).store(head, Ordering::Release);
-        prop_assert_eq!(sender.has_room().is_err(), head > sender.tail);
+        prop_assert_eq!(sender.has_room(|_| ()).is_err(), head > sender.tail);
     }
 }
 
@@ -136,7 +136,7 @@ fn a_full_ring_has_room_again_when_something_was_taken() {
     // 64 bytes and 4096 for each, and the last one must fit whole.
     assert_eq!(count as usize, LEN / (64 + 4096));
     assert!(!sender.publish(), "nobody sleeps");
-    assert!(sender.sleep());
+    assert!(sender.sleep(true));
     let mut bells = 0;
     for psn in 0..count {
         let record = receiver.next().unwrap().unwrap();
@@ -145,8 +145,8 @@ fn a_full_ring_has_room_again_when_something_was_taken() {
     }
     bells += u32::from(receiver.release());
     assert_eq!(bells, 1, "the sender is woken once");
-    assert!(sender.has_room().unwrap());
-    assert!(!sender.sleep(), "there is room: nobody must sleep");
+    assert!(sender.has_room(|_| ()).unwrap());
+    assert!(!sender.sleep(true), "there is room: nobody must sleep");
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn two_ends_at_the_same_time() {
                 if sender.publish() {
                     far.thread().unpark();
                 }
-                if sender.sleep() {
+                if sender.sleep(true) {
                     std::thread::park_timeout(std::time::Duration::from_secs(20));
                 }
                 sender.awake();
