@@ -14,3 +14,9 @@ pub mod posting {}
 
 #[doc = include_str!("errors.md")]
 pub mod errors {}
+
+#[doc = include_str!("troubleshooting.md")]
+pub mod troubleshooting {}
+
+#[doc = include_str!("recipes.md")]
+pub mod recipes {}
