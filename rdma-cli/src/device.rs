@@ -16,16 +16,16 @@ use crate::failure::{Failure, told};
 #[command(next_help_heading = "Device")]
 pub struct DeviceArgs {
     /// An RDMA device as `qp devices` names it, instead of the software device
-    #[arg(long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME")]
     device: Option<String>,
     /// Its port, counted from 1
     #[arg(long, value_name = "N", default_value_t = 1)]
     port: u8,
     /// The GID table entry to use, instead of the best one
-    #[arg(long, value_name = "N")]
+    #[arg(short = 'x', long, value_name = "N")]
     gid_index: Option<u32>,
     /// Largest path MTU in bytes: 256, 512, 1024, 2048 or 4096
-    #[arg(long, value_name = "BYTES", value_parser = parse_mtu)]
+    #[arg(short, long, value_name = "BYTES", value_parser = parse_mtu)]
     mtu: Option<PathMtu>,
     /// Record every frame that the software device sends and receives
     #[arg(long, value_name = "FILE")]

@@ -2,12 +2,15 @@
 //! does not work, what a job needs, and the transition table.
 #![forbid(unsafe_code)]
 
+mod bw;
 mod copy;
 mod device;
 mod devices;
 mod doctor;
 mod failure;
+mod lat;
 mod manual;
+mod perf;
 mod ping;
 mod plan;
 mod run;
@@ -41,6 +44,10 @@ enum Command {
     Run(Box<run::Args>),
     /// Measure round trips over a Queue Pair
     Ping(Box<ping::Args>),
+    /// Measure how long a message takes: percentiles, by size
+    Lat(Box<lat::Args>),
+    /// Measure how much goes through: bandwidth and messages a second, by size
+    Bw(Box<bw::Args>),
     /// Say why a connection does not work: cause, evidence, cure
     Doctor(Box<doctor::Args>),
     /// Count the Queue Pairs and the memory that a job needs
@@ -61,6 +68,8 @@ fn main() -> ExitCode {
         Command::Copy(args) => copy::run(*args),
         Command::Run(args) => run::run(*args),
         Command::Ping(args) => ping::run(&args),
+        Command::Lat(args) => lat::run(&args),
+        Command::Bw(args) => bw::run(&args),
         Command::Doctor(args) => doctor::run(*args),
         Command::Devices(args) => devices::run(&args),
         Command::Plan(args) => plan::run(&args),

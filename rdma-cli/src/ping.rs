@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rdma_qp::exchange::tcp;
 use rdma_qp::{Dump, Timing};
 use rdma_soft::link::parse_duration;
 use serde::{Deserialize, Serialize};
@@ -17,8 +16,13 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::device::{self, DeviceArgs, DeviceChoice, FaultArgs, Opened, TimingArgs};
 use crate::failure::{Failure, told};
+use crate::perf::Transport;
+use crate::perf::meeting::{self, Wish};
+use crate::perf::times;
 use crate::term::{Harmless, Style};
-use end::{End, Happened};
+pub use end::End;
+use end::Happened;
+pub use passive::answer;
 use report::Report;
 
 /// Options of `qp ping`.
@@ -84,54 +88,26 @@ pub struct Args {
     faults: FaultArgs,
 }
 
-/// The transport of the Queue Pairs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Transport {
-    /// Reliable connection.
-    Rc,
-    /// Unreliable connection: what is lost stays lost.
-    Uc,
-    /// Unreliable datagrams: the same, of at most a path MTU.
-    Ud,
-    /// XRC: an initiator and a target at each end.
-    Xrc,
-}
-
-impl std::fmt::Display for Transport {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(match self {
-            Transport::Rc => "RC",
-            Transport::Uc => "UC",
-            Transport::Ud => "UD",
-            Transport::Xrc => "XRC",
-        })
+impl Args {
+    fn pings(&self) -> Pings {
+        let (transport, size) = (self.transport, self.size);
+        Pings { transport, size }
     }
 }
 
-/// What the end that asks tells the one that answers, before anything else.
-#[derive(Debug, Serialize, Deserialize)]
-struct Hello {
-    /// Always `ping`.
-    qp: String,
-    /// Always 1.
-    version: u32,
-    transport: Transport,
-    size: u32,
-    timeout: u8,
-    retry_cnt: u8,
+/// What the end that answers must know of pings.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Pings {
+    /// Over which transport.
+    pub transport: Transport,
+    /// Bytes of each.
+    pub size: u32,
 }
 
-const VERSION: u32 = 1;
-
-/// What the end that answers says to that; empty is yes.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct Answer {
-    refused: Option<String>,
+impl Pings {
+    /// What a ping can have of bytes.
+    const SIZES: std::ops::RangeInclusive<u32> = 8..=1 << 20;
 }
-
-/// How long each step of the meeting may take.
-const MEETING: Duration = Duration::from_secs(10);
 
 /// Runs the command.
 ///
@@ -140,13 +116,14 @@ const MEETING: Duration = Duration::from_secs(10);
 pub fn run(args: &Args) -> Result<(), Failure> {
     let timing = args.timing.check()?;
     let choice = args.device.choice(&args.faults)?;
-    let ended = match (&args.listen, &args.address) {
-        (Some(address), _) => return passive::serve(address, &choice, args.once),
-        (None, address) => prepare(args, &choice).and_then(|ready| match address {
-            Some(address) => ask(args, address, ready, timing),
-            None => both(args, &choice, ready, timing),
-        }),
-    };
+    if let Some(address) = &args.listen {
+        return meeting::serve(address, &choice, args.once);
+    }
+    let ended = prepare(args, &choice).and_then(|ready| {
+        meeting::with_peer(args.address.as_deref(), &choice, |address| {
+            ask(args, address, ready, timing)
+        })
+    });
     if let (Err(failure), true) = (&ended, args.json)
         && !matches!(failure, Failure::OutputClosed | Failure::Found)
     {
@@ -160,34 +137,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 /// The device and the end that asks.
 fn prepare(args: &Args, choice: &DeviceChoice) -> Result<(Opened, End), Failure> {
     let opened = device::open(choice)?;
-    let end = End::new(&opened, args.transport, args.size, choice.mtu)?;
+    let end = End::new(&opened, args.pings(), choice.mtu)?;
     Ok((opened, end))
-}
-
-/// Both ends in this process, each on a device of its own.
-fn both(
-    args: &Args,
-    choice: &DeviceChoice,
-    ready: (Opened, End),
-    timing: Timing,
-) -> Result<(), Failure> {
-    let listener = tcp::listen("127.0.0.1:0").map_err(told)?;
-    let address = listener.local_addr().map_err(told)?.to_string();
-    let theirs = DeviceChoice {
-        // One capture has both directions.
-        pcap: None,
-        ..choice.clone()
-    };
-    let answering = std::thread::spawn(move || {
-        let mut peer = listener.accept(MEETING).map_err(told)?;
-        passive::answer(&mut peer, &theirs)
-    });
-    let asked = ask(args, &address, ready, timing);
-    match answering.join() {
-        // Why the other end gave up says more than that it did.
-        Ok(Err(failure)) if asked.is_err() => Err(failure),
-        _ => asked,
-    }
 }
 
 /// The end that asks.
@@ -197,21 +148,7 @@ fn ask(
     (opened, mut end): (Opened, End),
     timing: Timing,
 ) -> Result<(), Failure> {
-    let mut peer = tcp::connect(address, MEETING).map_err(told)?;
-    let hello = Hello {
-        qp: "ping".to_owned(),
-        version: VERSION,
-        transport: args.transport,
-        size: args.size,
-        timeout: timing.timeout.code(),
-        retry_cnt: timing.retry_cnt.get(),
-    };
-    peer.send(&serde_json::to_vec(&hello).map_err(told)?)
-        .map_err(told)?;
-    let answer: Answer = read(&peer.recv().map_err(told)?)?;
-    if let Some(why) = answer.refused {
-        return Err(Failure::told(format!("{address} refuses: {why}")));
-    }
+    let mut peer = meeting::greet(address, Wish::Ping(args.pings()), timing)?;
     end.meet(&mut peer, timing)?;
     let style = Style::of(&io::stdout());
     let mut out = io::stdout().lock();
@@ -305,7 +242,7 @@ fn pings(
                         "{} bytes from {}: seq={sequence} time={}",
                         args.size,
                         report.peer,
-                        report::short(rtt)
+                        times::short(rtt.as_nanos() as f64 / 1000.0)
                     ))?;
                     break;
                 }
@@ -333,13 +270,4 @@ fn pings(
         }
     }
     Ok(None)
-}
-
-/// A message of the control channel.
-fn read<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
-    serde_json::from_slice(bytes).map_err(|error| {
-        Failure::told(format!(
-            "what the other end says is not of `qp ping`: {error}"
-        ))
-    })
 }

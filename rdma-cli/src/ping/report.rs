@@ -3,13 +3,16 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use rdma_qp::Dump;
 use rdma_qp::doctor::{Evidence, Finding, diagnose};
-use rdma_qp::{Dump, Rtt};
 use serde::Serialize;
 
+use super::Args;
 use super::end::End;
-use super::{Args, Transport};
 use crate::doctor::print;
+use crate::perf::Transport;
+use crate::perf::control::gone;
+use crate::perf::times::{Percentiles, Times, short};
 use crate::term::{Harmless, Style};
 
 /// What came of the pings, as `--json` prints it.
@@ -30,51 +33,7 @@ pub struct Report {
     /// What is wrong with the two ends.
     findings: Vec<Finding>,
     #[serde(skip)]
-    samples: Vec<Duration>,
-}
-
-/// Round trips in microseconds.
-#[derive(Clone, Copy, Serialize)]
-struct Percentiles {
-    min: f64,
-    avg: f64,
-    p50: f64,
-    p90: f64,
-    p99: f64,
-    max: f64,
-}
-
-fn micros(time: Duration) -> f64 {
-    time.as_nanos() as f64 / 1000.0
-}
-
-/// A time with three digits and its unit.
-pub fn short(time: Duration) -> String {
-    let us = micros(time);
-    match us {
-        us if us < 99.95 => format!("{us:.1} µs"),
-        us if us < 999.5 => format!("{us:.0} µs"),
-        us if us < 99_950.0 => format!("{:.2} ms", us / 1000.0),
-        us => format!("{:.0} ms", us / 1000.0),
-    }
-}
-
-impl Percentiles {
-    fn of(samples: &[Duration]) -> Option<Percentiles> {
-        let mut sorted = samples.to_vec();
-        sorted.sort_unstable();
-        // The smallest sample that at least so many of a hundred do not exceed.
-        let at = |percent: usize| micros(sorted[(sorted.len() * percent).div_ceil(100).max(1) - 1]);
-        let sum: f64 = sorted.iter().copied().map(micros).sum();
-        (!sorted.is_empty()).then(|| Percentiles {
-            min: at(0),
-            avg: sum / sorted.len() as f64,
-            p50: at(50),
-            p90: at(90),
-            p99: at(99),
-            max: at(100),
-        })
-    }
+    times: Times,
 }
 
 impl Report {
@@ -93,30 +52,28 @@ impl Report {
             rtt_us: None,
             error: None,
             findings: Vec::new(),
-            samples: Vec::new(),
+            times: Times::default(),
         }
     }
 
     /// An answer came after that time.
     pub fn came(&mut self, rtt: Duration) {
         self.received += 1;
-        self.samples.push(rtt);
+        self.times.add(rtt);
     }
 
     /// The other end is gone: no need to look further.
     pub fn lost(&mut self, error: &impl std::fmt::Display) {
-        self.rtt_us = Percentiles::of(&self.samples);
-        self.error = Some(format!(
-            "the other end is gone: its process ended, or its host does not answer ({error})"
-        ));
+        self.rtt_us = self.times.percentiles(1);
+        self.error = Some(gone(error));
     }
 
     /// Looks at both ends.
     pub fn diagnose(&mut self, here: Dump, there: Option<Dump>, failed: Option<String>) {
-        self.rtt_us = Percentiles::of(&self.samples);
+        self.rtt_us = self.times.percentiles(1);
         self.error = failed;
         let mut evidence = Evidence::default();
-        evidence.rtt = Rtt::of(&self.samples);
+        evidence.rtt = self.times.rtt();
         evidence.ends = std::iter::once(here).chain(there).collect();
         self.findings = diagnose(&evidence);
     }
@@ -139,8 +96,7 @@ impl Report {
             self.sent, self.received
         )?;
         if let Some(p) = self.rtt_us {
-            let time = |us: f64| short(Duration::from_nanos((us * 1000.0) as u64));
-            let pair = |name: &str, us: f64| format!("{name} {:<10}", time(us));
+            let pair = |name: &str, us: f64| format!("{name} {:<10}", short(us));
             let (min, avg, max) = (pair("min", p.min), pair("avg", p.avg), pair("max", p.max));
             writeln!(
                 out,
@@ -164,33 +120,5 @@ impl Report {
             print::text(out, style, &self.findings, None)?;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percentiles() {
-        let samples: Vec<_> = (1..=200).map(Duration::from_micros).collect();
-        let p = Percentiles::of(&samples).unwrap();
-        assert_eq!(
-            (p.min, p.avg, p.p50, p.p90, p.p99, p.max),
-            (1.0, 100.5, 100.0, 180.0, 198.0, 200.0)
-        );
-        let one = Percentiles::of(&samples[6..7]).unwrap();
-        assert_eq!((one.min, one.p50, one.p99, one.max), (7.0, 7.0, 7.0, 7.0));
-        assert!(Percentiles::of(&[]).is_none());
-    }
-
-    #[test]
-    fn times_are_short() {
-        let text = |ns| short(Duration::from_nanos(ns));
-        assert_eq!(
-            (text(23_460), text(123_400), text(1_234_000)),
-            ("23.5 µs".into(), "123 µs".into(), "1.23 ms".into())
-        );
-        assert_eq!(text(250_000_000), "250 ms");
     }
 }
