@@ -4,6 +4,7 @@
 #
 #   fetch.sh kernel SUITE DIR           the newest linux-image-amd64 of SUITE, unpacked into DIR
 #   fetch.sh user   SUITE DIR [PKG..]   the packages and all that they depend on, unpacked into DIR
+#   fetch.sh only   SUITE DIR PKG..     the packages alone, unpacked into DIR
 #   fetch.sh versions SUITE [PKG..]     prints the versions that SUITE has
 #
 # SUITE is bullseye, bookworm, trixie, sid or X-backports. Package lists and archives are kept in $VM_CACHE.
@@ -56,6 +57,16 @@ unpack() { # unpack DIR: the archives named on stdin
     while read -r archive; do dpkg -x "$archive" "$1"; done
 }
 
+only() { # only DIR PKG..: these packages and nothing that they depend on
+    local dir=$1 package
+    shift
+    mkdir -p "$dir" "$state/only"
+    (cd "$state/only" && private get download "$@")
+    for package; do
+        find "$state/only" -name "${package}_*.deb" -printf '%T@ %p\n' | sort -rn | head -1 | cut -d' ' -f2-
+    done | unpack "$dir"
+}
+
 case $verb in
 kernel)
     dir=${1:?DIR}
@@ -64,12 +75,15 @@ kernel)
     [[ -n $image ]] || die "$suite has no kernel image"
     # Newer suites split the image: what it depends on belongs to it.
     mapfile -t packages < <(echo "$image"; depends "$image" 'linux-[a-z]*-[0-9].*')
-    mkdir -p "$dir" "$state/kernel"
-    (cd "$state/kernel" && private get download "${packages[@]}")
-    for package in "${packages[@]}"; do
-        find "$state/kernel" -name "${package}_*.deb" -printf '%T@ %p\n' | sort -rn | head -1 | cut -d' ' -f2-
-    done | unpack "$dir"
+    only "$dir" "${packages[@]}"
+    # Modules that no guest loads: looking through all of them for what depends on what takes half a minute.
+    for modules in "$dir"/{usr/,}lib/modules/*/kernel; do
+        [[ -d $modules ]] || continue
+        find "$modules" -name '*.ko*' ! -path '*/infiniband/*' ! -path '*/net/veth.ko*' ! -path "$modules/net/*" \
+            ! -path "$modules/lib/*" ! -path "$modules/crypto/*" ! -path "$modules/arch/*" -delete
+    done
     ;;
+only) only "$@" ;;
 user)
     dir=${1:?DIR}
     shift

@@ -9,10 +9,11 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target}
-limit=300 suites=()
+limit=300 kernel=bookworm user=bookworm
 while getopts k:u:t: option; do
     case $option in
-    k | u) suites+=("-$option" "$OPTARG") ;;
+    k) kernel=$OPTARG ;;
+    u) user=$OPTARG ;;
     t) limit=$OPTARG ;;
     *) exit 2 ;;
     esac
@@ -32,13 +33,15 @@ trap 'exit 130' INT TERM HUP
 cp "$here/jobs/$name" "$folder/run"
 cp "$here/lib.sh" "$folder/"
 
-# The guest's C library must be as new as this machine's: programs are built here.
-(cd "$root" && cargo build --quiet --release --locked --bin qp --bin state-table --bin interop --bin conformance)
+# Programs that run in every guest.
+build() { (cd "$root" && "$here/oldest.sh" "$@"); }
+built=$CARGO_TARGET_DIR/x86_64-unknown-linux-gnu/release
+build cargo build --quiet --release --locked --bin qp --bin state-table --bin interop --bin conformance
 mkdir "$folder/bin"
-cp "$CARGO_TARGET_DIR"/release/{qp,state-table,interop,conformance} "$folder/bin/"
+cp "$built"/{qp,state-table,interop,conformance} "$folder/bin/"
 if [[ $name == rc-tests ]]; then
     # The test programs of the safe layer, which say themselves where their verbs come from.
-    (cd "$root" && cargo test --quiet --locked -p rdma-qp --tests --no-run --message-format=json) |
+    build cargo test --quiet --locked -p rdma-qp --tests --no-run --message-format=json |
         sed -nE 's/.*"kind":\["test"\].*"executable":"([^"]+)".*/\1/p' | while read -r program; do
         cp "$program" "$folder/bin/test-$(basename "$program" | sed 's/-[0-9a-f]*$//')"
     done
@@ -48,15 +51,19 @@ if [[ $name == capi ]]; then
     [[ -x $CARGO_TARGET_DIR/ci/capi/raw && -x $CARGO_TARGET_DIR/ci/capi/static/stage_b ]] || "$root/ci/capi.sh" compile good
     cp "$CARGO_TARGET_DIR"/ci/capi/static/{plain,stage_a,stage_b} "$CARGO_TARGET_DIR/ci/capi/raw" "$folder/bin/"
 fi
-if [[ $name == preload || $name == ratio ]]; then
-    (cd "$root" && cargo build --quiet --release --locked -p rdma-soft-preload)
-    cp "$CARGO_TARGET_DIR"/release/librdma_soft_preload.so "$folder/bin/"
+if [[ $name == preload || $name == programs || $name == ratio ]]; then
+    build cargo build --quiet --release --locked -p rdma-soft-preload
+    cp "$built"/librdma_soft_preload.so "$folder/bin/"
+fi
+if [[ $name == siw ]]; then
+    siw=$("$here/prepare.sh" siw "$kernel") || { status=$?; echo "$siw"; exit "$status"; }
+    cp "$siw/siw.ko" "$folder/"
 fi
 strip "$folder"/bin/* 2>/dev/null || true
 
-log=$work/job-$name.console.log
+log=$work/job-$name-$kernel-$user.console.log
 # Not exec: the folder goes when the machine has ended.
-setpriv --pdeathsig TERM "$here/vm.sh" "${suites[@]}" -t "$limit" -l "$log" "$folder" "$@" &
+setpriv --pdeathsig TERM "$here/vm.sh" -k "$kernel" -u "$user" -t "$limit" -l "$log" "$folder" "$@" &
 child=$!
 trap 'kill -TERM "$child" 2>/dev/null; wait "$child"; exit 130' INT TERM HUP
 status=0

@@ -40,7 +40,7 @@ base)
     done
     tar -C "$user" -c etc | tar -C "$stage" -x
     loader=lib/x86_64-linux-gnu/ld-linux-x86-64.so.2
-    [[ ! -e $stage/usr/$loader || -e $stage/usr/lib64/${loader##*/} ]] || ln -s ../$loader "$stage/usr/lib64/"
+    [[ ! -e $stage/usr/$loader ]] || ln -sf ../$loader "$stage/usr/lib64/"
     cp "$(command -v busybox)" "$stage/bb/busybox"
     if ldd "$stage/bb/busybox" >/dev/null 2>&1; then
         echo "mkinitrd.sh: busybox must be static (package busybox-static)" >&2

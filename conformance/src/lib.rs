@@ -7,6 +7,7 @@
 //!   [`rdma_core_sys::rules`] (program `state-table`).
 //! - [`interop`]: every operation of RC, UC and UD between two devices, each as requester and as responder (program
 //!   `interop`), and XRC between two nodes (program `xrc`).
+//! - [`Platform`]: which kernel and which rdma-core known differences are of.
 //! - [`Tally`]: the counts that end the output of each.
 #![deny(unsafe_code)]
 
@@ -14,8 +15,10 @@ pub mod bytes;
 #[allow(unsafe_code)]
 pub mod device;
 pub mod interop;
+mod platform;
 pub mod states;
 pub mod suite;
 mod tally;
 
+pub use platform::{Platform, When};
 pub use tally::Tally;

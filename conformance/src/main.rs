@@ -7,6 +7,7 @@ use std::process::{Command, ExitCode};
 use std::rc::Rc;
 
 use clap::Parser;
+use conformance::Platform;
 use conformance::device::{Device, Source};
 use conformance::suite::{self, Arm, DIFFERENCES, Report, Verdict};
 use rdma_soft::Profile;
@@ -167,6 +168,9 @@ fn run(options: &Options) -> Result<Report, String> {
             Ok(arm) => suite::run(&arm, &checks, DIFFERENCES, &mut report),
             Err(why) => report.arm(&plan.name, Verdict::Failed(why)),
         }
+    }
+    if options.source == Source::System && !options.json {
+        println!("on {}", Platform::here());
     }
     if options.json {
         println!("{}", report.json());

@@ -1,6 +1,7 @@
 //! The moves of a Queue Pair, tried on a device and compared with the rules.
 
 mod exceptions;
+mod iwarp;
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -9,9 +10,10 @@ use std::time::{Duration, Instant};
 use rdma_core_sys::rules::{self, Bits, Kind, Limits, STATES, Transport};
 use rdma_core_sys::*;
 
-use crate::Tally;
 use crate::device::{Ah, Cq, Device, Failed, Pd, Qp, QpInit, Send, To, Xrcd};
+use crate::{Platform, Tally};
 pub use exceptions::{EXCEPTIONS, Exception};
+pub use iwarp::{BARE_MOVES, BareMove};
 
 pub use libc::{EINVAL, EOPNOTSUPP, EPERM};
 
@@ -184,6 +186,7 @@ pub struct Bench {
     gid_index: u8,
     gid: ibv_gid,
     mtu: ibv_mtu,
+    platform: Platform,
 }
 
 /// The port that is used.
@@ -207,8 +210,20 @@ impl Bench {
             gid_index,
             gid: device.gid(PORT, gid_index)?,
             mtu: port.active_mtu,
+            platform: Platform::here(),
             device: Rc::clone(device),
         })
+    }
+
+    /// The differences that this device is known to have.
+    pub fn exceptions(&self) -> impl Iterator<Item = &'static Exception> {
+        (EXCEPTIONS.iter()).filter(|e| e.is_of(self.device.name(), self.platform))
+    }
+
+    /// The kernel and the rdma-core under the device.
+    #[must_use]
+    pub fn platform(&self) -> Platform {
+        self.platform
     }
 
     /// A new QP of this transport, in RESET.
@@ -388,9 +403,7 @@ impl Bench {
         let errno = qp.modify(&attr, tried.mask).err().map_or(OK, |e| e.errno);
         let after = qp.query()?;
         let untouched = format!("{before:?}") == format!("{after:?}");
-        let exception = EXCEPTIONS
-            .iter()
-            .find(|e| e.explains(self.device.name(), &tried, errno));
+        let exception = self.exceptions().find(|e| e.explains(&tried, errno));
         let verdict = if errno == OK && after.qp_state != tried.to {
             Verdict::Unexplained(format!("success, and the QP is in {}", after.qp_state))
         } else if errno != OK && after.qp_state != tried.from {

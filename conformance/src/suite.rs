@@ -15,6 +15,7 @@ mod memory;
 mod multicast;
 mod pair;
 mod posts;
+mod queries;
 mod run;
 mod safe;
 mod setting;
@@ -27,7 +28,7 @@ mod xrc;
 pub use arm::{Arm, GRHS, MEMORY, PORT, SOURCE, Side, TARGET};
 pub use check::{Check, Done, Outcome, Trouble, expect, refused};
 pub use difference::{DIFFERENCES, Difference};
-pub use pair::{End, PATIENCE, Pair, next, way_to, within};
+pub use pair::{End, Pair, next, patience, way_to, within};
 pub use run::{Report, Result, Verdict, run};
 pub use setting::{DEPTH, INLINE, QKEY, SGES, Setting};
 pub use statuses::{Origin, STATUSES};
@@ -48,6 +49,7 @@ pub fn checks(quick: bool) -> Vec<Check> {
     all.extend(cq::checks());
     all.extend(extended::checks());
     all.extend(memory::checks());
+    all.extend(queries::checks());
     all.extend(safe::checks(quick));
     all
 }

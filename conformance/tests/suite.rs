@@ -196,8 +196,10 @@ fn what_is_wrong_fails_the_run() {
 const GREEN: &[Difference] = &[Difference {
     name: "green-sky",
     driver: "soft",
+    when: &[],
     checks: &["a/*"],
     says: "green",
+    timing: false,
     source: "nowhere",
     reason: "a test",
 }];

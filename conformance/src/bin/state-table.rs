@@ -25,6 +25,9 @@ struct Options {
     /// The GID that the Queue Pairs use, by its index at port 1.
     #[arg(long, default_value_t = 0)]
     gid_index: u8,
+    /// An iWARP device: only the moves of a QP that need no connection.
+    #[arg(long)]
+    iwarp: bool,
     /// Write every try to this file, as tab-separated values.
     #[arg(long)]
     tsv: Option<PathBuf>,
@@ -47,12 +50,17 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<Tally, String> {
     let device = Device::open(options.verbs, options.device.as_deref())?;
     let bench = Bench::new(&device, options.gid_index).map_err(|e| e.to_string())?;
+    if options.iwarp {
+        println!("on {}, {}", device.name(), bench.platform());
+        return bench.bare_moves().map_err(|e| e.to_string());
+    }
     let mut lines = Vec::new();
     let mut differences = BTreeMap::<String, u64>::new();
     let mut all = Tally::default();
     println!(
-        "transport  tried  agree  exceptions  unexplained  on {}",
-        device.name()
+        "transport  tried  agree  exceptions  unexplained  on {}, {}",
+        device.name(),
+        bench.platform()
     );
     let transports = [
         Transport::Rc,
@@ -108,6 +116,13 @@ fn run(options: &Options) -> Result<Tally, String> {
                 println!("{name} ({count} times): the device takes what only this library refuses")
             }
         }
+    }
+    for gone in (bench.exceptions()).filter(|e| !differences.contains_key(e.name)) {
+        println!(
+            "FAILED exception/{}: it explains nothing any more: take it out",
+            gone.name
+        );
+        all.failed += 1;
     }
     if let Some(path) = &options.tsv {
         let write = || -> std::io::Result<()> {

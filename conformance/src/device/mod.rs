@@ -12,6 +12,7 @@ mod channel;
 mod context;
 mod cq;
 mod memory;
+mod over;
 mod qp;
 mod qp_ex;
 mod request;

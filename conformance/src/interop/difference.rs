@@ -4,6 +4,7 @@ use rdma_core_sys::rules::Transport::{self, Rc, Uc, Ud};
 use rdma_core_sys::*;
 
 use super::case::{Case, Kind};
+use crate::{Platform, When};
 
 /// One of the two ends of a case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +22,8 @@ pub struct Difference {
     pub name: &'static str,
     /// The driver that makes it, by how its device names begin, and its end.
     pub driver: (Side, &'static str),
+    /// The platforms of that end that have it: all of these hold. Both ends are on one machine.
+    pub when: &'static [When],
     /// It belongs to wires that lose packets, where it may or may not show.
     pub lossy: bool,
     /// The transports.
@@ -56,6 +59,7 @@ impl Difference {
                 && d.transports.contains(&case.service.transport)
                 && device.starts_with(d.driver.1)
                 && d.lossy <= lossy
+                && (d.when.is_empty() || Platform::here().is(d.when))
         })
     }
 }
@@ -65,6 +69,7 @@ pub const DIFFERENCES: &[Difference] = &[
     Difference {
         name: "too-long-is-an-operational-error",
         driver: (Side::Answers, "rxe"),
+        when: &[],
         lossy: false,
         transports: &[Rc],
         kinds: &[Kind::TooLong],
@@ -77,6 +82,7 @@ pub const DIFFERENCES: &[Difference] = &[
     Difference {
         name: "too-long-stops-the-receiver",
         driver: (Side::Answers, "rxe"),
+        when: &[],
         lossy: false,
         transports: &[Uc, Ud],
         kinds: &[Kind::TooLong],
@@ -89,6 +95,7 @@ pub const DIFFERENCES: &[Difference] = &[
     Difference {
         name: "the-high-bit-of-a-qkey-is-sent",
         driver: (Side::Asks, "rxe"),
+        when: &[],
         lossy: false,
         transports: &[Ud],
         kinds: &[Kind::OwnQkey],
@@ -101,6 +108,7 @@ pub const DIFFERENCES: &[Difference] = &[
     Difference {
         name: "the-last-nak-was-lost",
         driver: (Side::Answers, ""),
+        when: &[],
         lossy: true,
         transports: &[Rc],
         kinds: &[Kind::BadKey, Kind::TooLong],
@@ -112,6 +120,7 @@ pub const DIFFERENCES: &[Difference] = &[
     Difference {
         name: "a-cut-message-costs-a-receive-of-the-srq",
         driver: (Side::Answers, "rxe"),
+        when: &[],
         lossy: true,
         transports: &[Uc],
         kinds: &[Kind::Op(IBV_WR_SEND), Kind::Op(IBV_WR_SEND_WITH_IMM)],

@@ -4,6 +4,7 @@ use rdma_core_sys::rules::Transport::{self, Rc, Uc, Ud};
 use rdma_core_sys::*;
 
 use super::{EOPNOTSUPP, OK, Try};
+use crate::{Platform, When};
 
 /// A difference between a device and the rules whose cause has been read in the kernel's source.
 #[derive(Debug)]
@@ -12,6 +13,8 @@ pub struct Exception {
     pub name: &'static str,
     /// The driver, by how its device names begin.
     pub driver: &'static str,
+    /// The platforms that have it: all of these hold.
+    pub when: &'static [When],
     /// The transports.
     pub transports: &'static [Transport],
     /// The state that the QP is in; `None` for any.
@@ -31,11 +34,16 @@ pub struct Exception {
 }
 
 impl Exception {
-    /// True if it is about this try on a device of this name, and about what the device did.
+    /// True if it is about devices of this name on this platform.
     #[must_use]
-    pub fn explains(&self, device: &str, tried: &Try, errno: i32) -> bool {
-        device.starts_with(self.driver)
-            && self.transports.contains(&tried.transport)
+    pub fn is_of(&self, device: &str, on: Platform) -> bool {
+        device.starts_with(self.driver) && on.is(self.when)
+    }
+
+    /// True if it is about this try, and about what the device did; of devices that it [is of](Self::is_of).
+    #[must_use]
+    pub fn explains(&self, tried: &Try, errno: i32) -> bool {
+        self.transports.contains(&tried.transport)
             && self.from.is_none_or(|from| from == tried.from)
             && self.to.is_none_or(|to| to == tried.to)
             && tried.mask.intersects(self.bits)
@@ -50,11 +58,12 @@ const ALL: &[Transport] = &[Rc, Uc, Ud];
 const BEYOND: ibv_qp_attr_mask =
     ibv_qp_attr_mask::from_bits_retain(u32::MAX << (IBV_QP_DEST_QPN.bits().trailing_zeros() + 1));
 
-/// All of them. One that explains nothing any more is to be taken out.
+/// All of them. One that explains nothing on a device that it is of fails the run, and is to be taken out.
 pub const EXCEPTIONS: &[Exception] = &[
     Exception {
         name: "beyond-the-standard-bits",
         driver: "rxe",
+        when: &[],
         transports: ALL,
         from: None,
         to: None,
@@ -67,6 +76,7 @@ pub const EXCEPTIONS: &[Exception] = &[
     Exception {
         name: "uc-av-in-sqd",
         driver: "rxe",
+        when: &[],
         transports: &[Uc],
         from: Some(IBV_QPS_SQD),
         to: Some(IBV_QPS_SQD),
@@ -79,6 +89,7 @@ pub const EXCEPTIONS: &[Exception] = &[
     Exception {
         name: "qkey-for-privileged-programs",
         driver: "rxe",
+        when: &[],
         transports: &[Ud],
         from: None,
         to: None,
@@ -91,6 +102,7 @@ pub const EXCEPTIONS: &[Exception] = &[
     Exception {
         name: "path-mtu-of-0",
         driver: "rxe",
+        when: &[],
         transports: &[Rc, Uc],
         from: None,
         to: None,

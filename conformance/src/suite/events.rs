@@ -7,7 +7,7 @@ use rdma_core_sys::rules::Transport;
 use rdma_core_sys::*;
 
 use super::{
-    Arm, Check, DEPTH, Done, End, Outcome, PATIENCE, Pair, Setting, Trouble, expect, next,
+    Arm, Check, DEPTH, Done, End, Outcome, Pair, Setting, Trouble, expect, next, patience,
 };
 use crate::device::{Channel, Cq, Subject};
 
@@ -126,7 +126,7 @@ fn none(channel: &Channel, what: &str) -> Result<(), Trouble> {
 }
 
 fn one(channel: &Channel, cq: &Cq, what: &str) -> Result<(), Trouble> {
-    expect(what, channel.next(PATIENCE)?, Some(cq.id()))
+    expect(what, channel.next(patience())?, Some(cq.id()))
 }
 
 const PLAIN: ibv_send_flags = ibv_send_flags::empty();

@@ -1,5 +1,6 @@
 //! Two Queue Pairs that talk with each other.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -12,8 +13,21 @@ use super::{Arm, DEPTH, QKEY, SGES, Setting, Side, Trouble, expect};
 use crate::bytes::{pattern, same};
 use crate::device::{Ah, Cq, Qp, QpInit, Send, Srq, To, Xrcd};
 
-/// Longest time that anything may take.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+thread_local! {
+    static PATIENCE: Cell<Duration> = const { Cell::new(Duration::from_secs(10)) };
+}
+
+/// Longest time that anything may take, for the checks of this thread.
+#[must_use]
+pub fn patience() -> Duration {
+    PATIENCE.get()
+}
+
+/// Sets how long anything may take: much where it must come, and little where the device is known to let it out.
+pub(super) fn set_patience(known: bool) {
+    PATIENCE.set(Duration::from_secs(if known { 2 } else { 10 }));
+}
+
 /// After so long a message that did not come is lost, where it may be.
 const LOST: Duration = Duration::from_millis(1500);
 /// One end.
@@ -167,7 +181,7 @@ impl End {
     /// # Errors
     /// The state that it stays in.
     pub fn in_state(&self, wanted: ibv_qp_state) -> Result<(), Trouble> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + patience();
         loop {
             let state = self.qp.query()?.qp_state;
             if state == wanted {
@@ -393,8 +407,8 @@ pub fn within(cq: &Cq, patience: Duration) -> Result<Option<ibv_wc>, Trouble> {
 /// The next completion of a CQ.
 ///
 /// # Errors
-/// None comes within [`PATIENCE`].
+/// None comes within [`patience`].
 pub fn next(cq: &Cq, of: &str) -> Result<ibv_wc, Trouble> {
-    let wc = within(cq, PATIENCE)?;
-    wc.ok_or_else(|| format!("no completion of {of} within {PATIENCE:?}").into())
+    let wc = within(cq, patience())?;
+    wc.ok_or_else(|| format!("no completion of {of} within {:?}", patience()).into())
 }

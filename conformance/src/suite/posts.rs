@@ -8,7 +8,7 @@ use rdma_core_sys::*;
 
 use super::matrix::{TRANSPORTS, transport_name};
 use super::{
-    Arm, Check, Done, End, Outcome, PATIENCE, Pair, SOURCE, Setting, Trouble, expect, next, within,
+    Arm, Check, Done, End, Outcome, Pair, SOURCE, Setting, Trouble, expect, next, patience, within,
 };
 use crate::device::{Failed, Subject};
 
@@ -176,7 +176,7 @@ fn drains(arm: &Arm, transport: Transport) -> Outcome {
         .modify(&attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY)?;
     let number = pair.a.qp.number();
     loop {
-        let event = pair.a.side.device.event(PATIENCE)?;
+        let event = pair.a.side.device.event(patience())?;
         let event = event.ok_or("no event tells that the queue is drained")?;
         if event.kind == IBV_EVENT_SQ_DRAINED && event.subject == Subject::Qp(number) {
             break;

@@ -8,8 +8,8 @@ use rdma_core_sys::rules::Kind;
 use serde_json::{Value, json};
 
 use super::{Arm, Check, Difference, Done, Trouble};
-use crate::Tally;
 use crate::device;
+use crate::{Platform, Tally};
 
 /// How often a message that was lost is sent again, on transports that may lose it.
 const AGAIN: u32 = 5;
@@ -61,6 +61,7 @@ const STRICTER: &str = "stricter-by-us";
 /// Runs the checks on an arm.
 pub fn run(arm: &Arm, checks: &[Check], differences: &'static [Difference], report: &mut Report) {
     let name = arm.sides[0].device.name();
+    let on = Platform::here();
     let mut group = String::new();
     // Patterns of differences that name a check which ran, and whether one of those differed.
     let mut covered = BTreeMap::<(&str, &str), bool>::new();
@@ -69,29 +70,36 @@ pub fn run(arm: &Arm, checks: &[Check], differences: &'static [Difference], repo
             check.group().clone_into(&mut group);
             eprintln!("{}: {group}", arm.name);
         }
+        let known: Vec<_> = (differences.iter())
+            .filter_map(|d| Some((d, d.checks[d.covers(name, on, &check.name)?])))
+            .collect();
+        super::pair::set_patience(!known.is_empty());
         let (began, left) = (Instant::now(), device::left());
         let (mut outcome, lost) = insist(arm, check);
         if outcome.is_ok() && device::left() != left {
             outcome = Err("an object could not be destroyed".into());
         }
-        let known = differences
-            .iter()
-            .find_map(|d| Some((d, d.covers(name, &check.name)?)));
-        let entry = known.map(|(d, at)| covered.entry((d.name, d.checks[at])).or_default());
+        if !matches!(outcome, Err(Trouble::Skip(_))) {
+            for (d, pattern) in known.iter().filter(|(d, _)| !d.timing) {
+                covered.entry((d.name, pattern)).or_default();
+            }
+        }
         let verdict = match outcome {
             Ok(Done::Passed) => Verdict::Passed,
             Ok(Done::Refused) => Verdict::Refused,
             Err(Trouble::Skip(why)) => Verdict::Skipped(why),
-            Err(Trouble::Wrong(text) | Trouble::Lost(text)) => match (known, entry) {
-                (Some((d, _)), Some(entry)) if text.contains(d.says) => {
-                    *entry = true;
-                    Verdict::Expected(text, d.name)
+            Err(Trouble::Wrong(text) | Trouble::Lost(text)) => {
+                match known.iter().find(|(d, _)| text.contains(d.says)) {
+                    Some((d, pattern)) => {
+                        covered.insert((d.name, pattern), true);
+                        Verdict::Expected(text, d.name)
+                    }
+                    None if check.kind == Kind::StricterByUs && !arm.strict => {
+                        Verdict::Expected(text, STRICTER)
+                    }
+                    None => Verdict::Failed(text),
                 }
-                _ if check.kind == Kind::StricterByUs && !arm.strict => {
-                    Verdict::Expected(text, STRICTER)
-                }
-                _ => Verdict::Failed(text),
-            },
+            }
         };
         if let Verdict::Failed(text) = &verdict {
             eprintln!("{}: {}: {text}", arm.name, check.name);

@@ -157,7 +157,7 @@ fn limit(arm: &Arm) -> Outcome {
         kind,
         subject: Subject::Srq(srq.id()),
     };
-    let found = event(arm, kind, super::PATIENCE)?;
+    let found = event(arm, kind, super::patience())?;
     expect("the event with 3 receives left", found, Some(wanted))?;
     expect("the limit after it", srq.query()?.srq_limit, 0)?;
     send(2)?;

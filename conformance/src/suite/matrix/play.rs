@@ -18,7 +18,7 @@ use crate::suite::{
 const GUARD: usize = 64;
 const UNTOUCHED: u8 = 0xee;
 /// The completion of a request that the device refuses after the post comes at once.
-const SOON: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_secs(1);
 /// What an atomic finds.
 const WORD: u64 = 0x0123_4567_89ab_cdef;
 const SWAP: u64 = 0xfeed_face_cafe_beef;
