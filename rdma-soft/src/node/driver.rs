@@ -368,6 +368,11 @@ impl Driver {
         }
     }
 
+    /// Packets come through shared memory.
+    pub(super) fn has_rings(&self) -> bool {
+        self.shm.as_ref().is_some_and(|shm| shm.is_live())
+    }
+
     /// The link of a port is up.
     pub(super) fn is_up(&self, port: u8) -> bool {
         self.locals.iter().any(|l| l.port == port && l.up)

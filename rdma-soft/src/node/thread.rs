@@ -42,7 +42,9 @@ use crate::verbs::sys::with_signals_blocked;
 /// goes away without a word, for instance to look at memory that its peer writes, is noticed at the end of
 /// the nap: naps begin with [`FIRST_NAP`], or a few times what the pollers take from poll to poll, and double as
 /// long as the polling goes on, up to [`NAP`]. If datagrams lie there then, such is the program's way, and the
-/// thread [takes part](EAGER) for a while. One that arms its CQ clears the lease and then looks at `napping`; the thread sets `napping` and then looks at the lease again. All four are
+/// thread [takes part](EAGER) for a while. Where packets come through shared memory naps grow longer, up to [`LONG_NAP`]:
+/// from `NAP` on a datagram ends them, and the bell, which a sender rings whose packets nobody has taken for so
+/// long. One that arms its CQ clears the lease and then looks at `napping`; the thread sets `napping` and then looks at the lease again. All four are
 /// sequentially consistent, so at least one of them sees the other: the thread does not nap, or is woken.
 /// A lease that another poller takes at the same moment is that poller's promise.
 #[derive(Debug)]
@@ -92,20 +94,25 @@ impl Sleeper {
         self.wake();
     }
 
-    /// Sleeps until woken, until one of `fds` (the first is `wake`) is readable, or for `timeout`.
-    fn sleep(&self, fds: &mut [PollFd<'_>], timeout: Option<Duration>) {
+    /// Sleeps until woken, until one of `fds` (the first is `wake`) is readable, or for `timeout`; false if it was that
+    /// long.
+    fn sleep(&self, fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> bool {
         let timeout = timeout.map(|t| Timespec {
             tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(t.subsec_nanos()),
         });
         // A failure is an interruption: the loop looks at everything again.
-        let _ = poll(fds, timeout.as_ref());
+        let ended = poll(fds, timeout.as_ref()) != Ok(0);
         if fds.first().is_some_and(|wake| !wake.revents().is_empty()) {
             let mut count = [0; 8];
             let _ = rustix::io::read(&self.wake, &mut count);
         }
+        ended
     }
 }
+
+/// The longest nap where packets come through shared memory, whose senders ring the bell when nobody takes them.
+const LONG_NAP: Duration = Duration::from_millis(20);
 
 /// The first nap.
 const FIRST_NAP: Duration = Duration::from_micros(20);
@@ -157,20 +164,31 @@ fn run(node: &Node, waiters: &[Arc<OwnedFd>]) {
     let (mut nap, mut napped, mut eager, mut idle) = (FIRST_NAP, false, 0u32, 0u32);
     // Others were asked to ring the bell, and still do.
     let mut asked = false;
+    let mut longest = NAP;
     while !sleeper.stop.load(Ordering::SeqCst) {
         if eager == 0 && has_lease(node) && has_pollers(node) {
-            if asked && let Some(mut driver) = node.try_driver() {
-                driver.awake();
-                asked = false;
+            if let Some(mut driver) = node.try_driver() {
+                if std::mem::take(&mut asked) {
+                    driver.awake();
+                }
+                longest = if driver.has_rings() { LONG_NAP } else { NAP };
             }
             sleeper.napping.store(true, Ordering::SeqCst);
+            let mut ended = false;
             // Who ends the polling clears the lease first and then looks whether this naps.
             if has_lease(node) {
                 let gap = Duration::from_nanos(node.poll_gap.load(Ordering::Relaxed));
-                sleeper.sleep(&mut fds[..1], Some(nap.max(4 * gap).min(NAP)));
+                let nap = nap.max(4 * gap).min(longest);
+                let ends = if nap > NAP { fds.len() } else { 1 };
+                ended = sleeper.sleep(&mut fds[..ends], Some(nap));
             }
             sleeper.napping.store(false, Ordering::SeqCst);
-            (nap, napped) = ((2 * nap).min(NAP), true);
+            nap = if ended {
+                FIRST_NAP
+            } else {
+                (2 * nap).min(longest)
+            };
+            napped = true;
             continue;
         }
         nap = FIRST_NAP;

@@ -256,7 +256,14 @@ impl ShmLink {
 
     /// The packet is written. It is shown to the receiver when others have followed, or by
     /// [`flush`](ShmLink::flush).
-    pub(crate) fn push(&mut self, ring: usize, slot: &Slot, ip: IpFields, asked: Option<Asked>) {
+    pub(crate) fn push(
+        &mut self,
+        now: Instant,
+        ring: usize,
+        slot: &Slot,
+        ip: IpFields,
+        asked: Option<Asked>,
+    ) {
         let Some((sender, connection)) = self.outgoing.get_mut(ring).and_then(Outgoing::ring)
         else {
             return;
@@ -266,7 +273,7 @@ impl ShmLink {
         self.written = true;
         // Whoever sleeps is to hear of what is executed from now on, too.
         self.unasked |= asked.is_some();
-        sender.push(slot, ip, asked);
+        sender.push(now, slot, ip, asked);
         if (first || sender.unpublished() >= PUBLISHED) && sender.publish() {
             socket::ring_the_bell(&connection.socket);
         }
@@ -422,6 +429,11 @@ impl ShmLink {
             }
         }
         self.opening = (self.outgoing.iter()).any(|o| matches!(o.state, State::Opening { .. }));
+        for (sender, connection) in self.outgoing.iter_mut().filter_map(Outgoing::ring) {
+            if sender.is_forgotten(now) {
+                socket::ring_the_bell(&connection.socket);
+            }
+        }
         fresh
     }
 

@@ -21,11 +21,13 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use crate::core::MAX_PAYLOAD;
+use crate::core::time::Instant;
 use crate::link::ingress::headers;
 use crate::link::{IngressError, IpFields};
 use crate::mem::Region;
@@ -45,6 +47,9 @@ const _: () = assert!(HEADERS + Packet::MAX_HEADER_LEN <= LINE && MAX_PAYLOAD.is
 
 /// Which byte of a record says that the request in it was executed.
 const EXECUTED: u64 = 3;
+
+/// A receiver that has taken nothing for so long is told that something is there.
+const PATIENCE: Duration = Duration::from_millis(1);
 
 /// The words of the shared memory.
 const TAIL: usize = 0;
@@ -97,6 +102,10 @@ pub(super) struct Sender {
     head: u64,
     /// Where records of those who ask begin, oldest first.
     asked: VecDeque<(u64, Asked)>,
+    /// Since when the receiver has not moved, although there was something; `None` if it was told so.
+    idle_since: Option<Instant>,
+    /// How far it was then.
+    idle_at: u64,
 }
 
 impl Sender {
@@ -109,6 +118,8 @@ impl Sender {
             published: 0,
             head: 0,
             asked: VecDeque::new(),
+            idle_since: None,
+            idle_at: 0,
         };
         Ok((sender, file))
     }
@@ -127,6 +138,23 @@ impl Sender {
     #[inline]
     fn has_moved(&self) -> bool {
         self.shared.word(HEAD).load(Ordering::Relaxed) != self.head
+    }
+
+    /// The receiver has taken nothing for [`PATIENCE`], although something is there: its application may have gone away
+    /// from polling without a word. True once until it moves again.
+    pub(super) fn is_forgotten(&mut self, now: Instant) -> bool {
+        let head = self.shared.word(HEAD).load(Ordering::Relaxed);
+        if head >= self.published {
+            return false;
+        }
+        if head != self.idle_at {
+            (self.idle_since, self.idle_at) = (Some(now), head);
+        }
+        let forgotten = (self.idle_since).is_some_and(|since| now.since(since) >= PATIENCE);
+        if forgotten {
+            self.idle_since = None;
+        }
+        forgotten
     }
 
     /// Somebody asked for an acknowledgement that may be there.
@@ -180,7 +208,7 @@ impl Sender {
 
     /// The packet is written; `asked` if its sender asks for an acknowledgement.
     #[inline]
-    pub(super) fn push(&mut self, slot: &Slot, ip: IpFields, asked: Option<Asked>) {
+    pub(super) fn push(&mut self, now: Instant, slot: &Slot, ip: IpFields, asked: Option<Asked>) {
         let mut about = [0; HEADERS];
         about[0] = slot.of.0 as u8;
         about[1] = ip.traffic_class;
@@ -191,6 +219,9 @@ impl Sender {
         let written = self.shared.ring().write(slot.at, &about);
         debug_assert!(written.is_ok());
         self.asked.extend(asked.map(|asked| (self.tail, asked)));
+        if self.tail == self.head {
+            (self.idle_since, self.idle_at) = (Some(now), self.head);
+        }
         self.tail += slot.len;
     }
 

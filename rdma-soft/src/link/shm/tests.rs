@@ -56,7 +56,8 @@ fn send(from: &mut (IpAddr, ShmLink), to: IpAddr, now: Instant, psn: u32) -> Rou
             qp_num: psn % 2,
             psn: Psn::new(psn),
         };
-        from.1.push(ring, &slot, IpFields::default(), Some(asked));
+        from.1
+            .push(now, ring, &slot, IpFields::default(), Some(asked));
     }
     route
 }
@@ -332,7 +333,7 @@ fn garbage_in_a_ring() {
     while !b.1.tend(START) {}
     sender.memory().write(0, &[0xff; 64]).unwrap();
     let slot = sender.slot(12, 0);
-    sender.push(&slot, IpFields::default(), None);
+    sender.push(START, &slot, IpFields::default(), None);
     sender.memory().write(0, &[0xff; 64]).unwrap();
     sender.publish();
     assert_eq!(received(&mut b.1), []);

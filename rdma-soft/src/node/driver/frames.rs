@@ -258,7 +258,7 @@ impl Driver {
             count += 1;
             self.fill_in(&mut packet);
             if let Route::Ring(ring) = route {
-                self.send_shared(ring, &packet);
+                self.send_shared(now, ring, &packet);
             } else if !by_bytes && self.is_ours(packet.src) && self.is_ours(packet.dst) {
                 self.counters.self_packets += 1;
                 self.take_posts();
@@ -275,7 +275,7 @@ impl Driver {
     }
 
     /// Puts a packet into a ring that has room.
-    fn send_shared(&mut self, ring: usize, packet: &Transmit) {
+    fn send_shared(&mut self, now: Instant, ring: usize, packet: &Transmit) {
         let Some(shm) = &mut self.shm else { return };
         let headers = packet.packet.header_len();
         let body = packet.payload_len as usize + usize::from(packet.packet.bth.pad);
@@ -293,7 +293,7 @@ impl Driver {
                 qp_num: packet.qp_num,
                 psn: packet.packet.bth.psn,
             });
-            shm.push(ring, &slot, ip, asked);
+            shm.push(now, ring, &slot, ip, asked);
             self.counters.tx_shm_packets += 1;
         }
     }

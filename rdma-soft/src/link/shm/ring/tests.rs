@@ -37,7 +37,7 @@ fn put(sender: &mut Sender, psn: u32, data: &[u8]) -> bool {
         hop_limit: 7,
         flow_label: psn & 0xf_ffff,
     };
-    sender.push(&slot, ip, None);
+    sender.push(Instant::ZERO, &slot, ip, None);
     true
 }
 
@@ -147,6 +147,27 @@ fn a_full_ring_has_room_again_when_something_was_taken() {
     assert_eq!(bells, 1, "the sender is woken once");
     assert!(sender.has_room(|_| ()).unwrap());
     assert!(!sender.sleep(true), "there is room: nobody must sleep");
+}
+
+/// A receiver that takes nothing is told once that something is there, and again when it has taken something and there
+/// is more.
+#[test]
+fn a_receiver_that_looks_elsewhere() {
+    let (mut sender, mut receiver) = ring();
+    let at = |micros: u64| Instant::ZERO + Duration::from_micros(micros);
+    assert!(!sender.is_forgotten(at(5000)), "nothing is there");
+    assert!(put(&mut sender, 1, b"one") && put(&mut sender, 2, b"two"));
+    sender.publish();
+    assert!(!sender.is_forgotten(at(999)));
+    assert!(sender.is_forgotten(at(1000)));
+    assert!(!sender.is_forgotten(at(9000)), "it was told");
+    assert!(take(&mut receiver).is_some());
+    receiver.release();
+    assert!(!sender.is_forgotten(at(10_000)), "it has moved");
+    assert!(sender.is_forgotten(at(11_000)));
+    assert!(take(&mut receiver).is_some());
+    receiver.release();
+    assert!(!sender.is_forgotten(at(20_000)));
 }
 
 #[test]
