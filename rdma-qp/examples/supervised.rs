@@ -31,11 +31,18 @@ const WINDOW: usize = 16;
 #[allow(dead_code)]
 fn main() -> Result {
     let exe = std::env::current_exe()?;
-    run(std::env::args().skip(1), || Command::new(&exe))
+    run(std::env::args().skip(1), |address, log| {
+        let mut command = Command::new(&exe);
+        command.args(["--serve", address, "--log"]).arg(log);
+        command
+    })
 }
 
-/// Runs the server (`--serve ADDRESS --log FILE`), or the sender, whose server is started by `command` and those arguments.
-pub fn run(arguments: impl IntoIterator<Item = String>, command: impl Fn() -> Command) -> Result {
+/// Runs the server (`--serve ADDRESS --log FILE`), or the sender, for which `command` makes the command of its server.
+pub fn run(
+    arguments: impl IntoIterator<Item = String>,
+    command: impl Fn(&str, &Path) -> Command,
+) -> Result {
     let options = Options::parse(arguments, &["--serve", "--log", "--rounds", "--pause"])?;
     if let (Some(address), Some(log)) = (options.get("--serve"), options.get("--log")) {
         return serve(&options.device()?, address.parse()?, Path::new(log));
@@ -90,11 +97,14 @@ fn serve(device: &Device, address: SocketAddr, log: &Path) -> Result {
 struct Server(Child);
 
 impl Server {
-    fn start(command: &dyn Fn() -> Command, address: SocketAddr, log: &Path) -> Result<Server> {
-        let mut command = command();
-        command.args(["--serve", &address.to_string(), "--log"]);
+    fn start(
+        command: &dyn Fn(&str, &Path) -> Command,
+        address: SocketAddr,
+        log: &Path,
+    ) -> Result<Server> {
+        let mut command = command(&address.to_string(), log);
         // What it says would stand between our lines.
-        command.arg(log).stdin(Stdio::piped()).stdout(Stdio::null());
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
         Ok(Server(command.spawn()?))
     }
 
@@ -197,7 +207,7 @@ fn play(
     device: &Device,
     rounds: usize,
     pause: Duration,
-    command: impl Fn() -> Command,
+    command: impl Fn(&str, &Path) -> Command,
 ) -> Result<Figures> {
     // A port that was free a moment ago.
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;

@@ -23,6 +23,7 @@ use rdma_core_sys::rules;
 use rdma_core_sys::*;
 
 pub use builder::{CapAsked, CreateQpError, QpBuilder};
+pub(crate) use connect::Connecting;
 pub use connect::{ConnectError, Connected, EndpointError, Negotiated, PathOptions};
 pub use drain::{DrainError, DrainProblem, Drained, DrainedQueue, Fate};
 pub use inspect::MeasureError;

@@ -8,15 +8,17 @@ use std::time::{Duration, Instant};
 use rdma_core_sys::{
     IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_GID_CHANGE, IBV_EVENT_PORT_ACTIVE,
     IBV_EVENT_PORT_ERR, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR,
-    IBV_WC_SUCCESS,
+    IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR,
 };
 
 use super::meeting::Sign;
 use super::probes::{Probes, is_heartbeat};
 use super::wake::Wake;
-use super::{Action, Event, Ledger, Meeting, Message, Options, Probed, Report, Supervisor, Why};
+use super::{
+    Action, Event, Ledger, Meeting, Message, Options, Probed, Proof, Report, Supervisor, Why,
+};
 use crate::buffer::Buffer;
-use crate::cq::{Armed, Completion, Cq, PollError, Ticket};
+use crate::cq::{Armed, Completion, Cq, Failure, PollError, Ticket};
 use crate::deadline::Deadline;
 use crate::device::{AsyncEvent, Device};
 use crate::endpoint::{Peer, encode};
@@ -24,8 +26,10 @@ use crate::errno::Errno;
 use crate::fd;
 use crate::gid::GidEntry;
 use crate::mr::MrSlice;
+use crate::pd::Access;
 use crate::qp::{
-    Connected, DrainProblem, Fate, Negotiated, Op, PostError, PostFlags, Qp, Rc, ToReset,
+    Connected, Connecting, DrainProblem, Fate, Negotiated, Op, PostError, PostFlags, Qp, Rc,
+    ToReset,
 };
 use crate::wr_id::QueueKind;
 
@@ -64,6 +68,11 @@ pub enum SuperviseError {
     /// A queue of the QP reports elsewhere.
     #[error("the QP does not report to this CQ, or not with both queues")]
     OtherCq,
+    /// The QP lets peers write nothing, so it would refuse probes, and end the connection by that.
+    #[error(
+        "the QP was made without Access::REMOTE_WRITE, which probes need: a region's own rights still decide who may write to it"
+    )]
+    NoRemoteWrite,
     /// The port does not exist, or cannot be asked.
     #[error("the port cannot be used: {0}")]
     Port(String),
@@ -132,7 +141,7 @@ impl<C, T: Probes> Supervised<C, T> {
     /// [`Qp::recv_buffer`] goes back to its pool when a life ends.
     ///
     /// # Errors
-    /// The CQ has no channel or is not that of the QP, the port cannot be queried, or the system has no descriptors left.
+    /// The CQ has no channel or is not that of the QP, the QP lets peers write nothing, the port cannot be queried, or the system has no descriptors left.
     pub fn new(
         device: &Device,
         (qp, cq): (Qp<T>, Cq),
@@ -142,6 +151,9 @@ impl<C, T: Probes> Supervised<C, T> {
     ) -> Result<Self, SuperviseError> {
         if qp.cq_ids() != (cq.id(), cq.id()) {
             return Err(SuperviseError::OtherCq);
+        }
+        if T::PROOF == Proof::Process && !qp.access().contains(Access::REMOTE_WRITE) {
+            return Err(SuperviseError::NoRemoteWrite);
         }
         let channel = cq.event_fd().ok_or(SuperviseError::NoChannel)?;
         fd::set_nonblocking(device.event_fd())?;
@@ -173,6 +185,7 @@ impl<C, T: Probes> Supervised<C, T> {
         };
         let up = supervised.port_is_up().map_err(SuperviseError::Port)?;
         supervised.machine.port(Duration::ZERO, up);
+        supervised.act(Duration::ZERO);
         Ok(supervised)
     }
 
@@ -245,7 +258,7 @@ impl<C, T: Probes> Supervised<C, T> {
         }
         let ticket = post(&mut self.qp)?;
         self.qp.ring()?;
-        self.ledger.posted(ticket, Some(context));
+        (self.ledger).posted(ticket, Some(context), ticket.is_signaled());
         Ok(ticket)
     }
 
@@ -378,6 +391,21 @@ impl<C, T: Probes> Supervised<C, T> {
 
     fn look_around(&mut self, at: Duration) {
         self.look_at = at + LOOK_AROUND;
+        self.device_events(at);
+        if self.ending.is_some() {
+            self.go_on_ending(at);
+        }
+        while let Some(sign) = self.meeting.poll() {
+            match sign {
+                Sign::Met => self.machine.met(at),
+                Sign::Message(message) => self.machine.message(at, &message),
+                Sign::Lost(why) => self.machine.channel_lost(at, why),
+            }
+            self.act(at);
+        }
+    }
+
+    fn device_events(&mut self, at: Duration) {
         loop {
             match self.device.next_event(Duration::ZERO) {
                 Ok(None) => break,
@@ -394,17 +422,6 @@ impl<C, T: Probes> Supervised<C, T> {
                     break;
                 }
             }
-        }
-        if self.ending.is_some() {
-            self.go_on_ending(at);
-        }
-        while let Some(sign) = self.meeting.poll() {
-            match sign {
-                Sign::Met => self.machine.met(at),
-                Sign::Message(message) => self.machine.message(at, &message),
-                Sign::Lost(why) => self.machine.channel_lost(at, why),
-            }
-            self.act(at);
         }
     }
 
@@ -488,12 +505,9 @@ impl<C, T: Probes> Supervised<C, T> {
                 (self.ledger).completed(&done.ticket, (fate, before), how, tell);
                 drop(self.qp.take_buffer(done));
                 match outcome {
-                    Ok(_) if T::PROOF != super::Proof::Heartbeat => self.machine.heard(at),
+                    Ok(_) if T::PROOF != Proof::Heartbeat => self.machine.heard(at),
                     Ok(_) => {}
-                    Err(failure) => {
-                        let status = failure.root.map_or(failure.status, |root| root.status);
-                        self.machine.down(at, Why::Failed(status));
-                    }
+                    Err(failure) => self.failed(at, failure),
                 }
             }
             (_, Ok(success)) => {
@@ -506,11 +520,20 @@ impl<C, T: Probes> Supervised<C, T> {
             }
             (_, Err(failure)) => {
                 drop(self.qp.take_buffer(done));
-                let status = failure.root.map_or(failure.status, |root| root.status);
-                self.machine.down(at, Why::Failed(status));
+                self.failed(at, failure);
             }
         }
         self.act(at);
+    }
+
+    /// A request failed, and with it the Queue Pair.
+    fn failed(&mut self, at: Duration, failure: Failure) {
+        let status = failure.root.map_or(failure.status, |root| root.status);
+        if self.machine.is_up() && status == IBV_WC_WR_FLUSH_ERR {
+            // A flush says nothing of its cause; there may be an event that does.
+            self.device_events(at);
+        }
+        self.machine.down(at, Why::Failed(status));
     }
 
     /// Does what the machine wants done.
@@ -581,7 +604,7 @@ impl<C, T: Probes> Supervised<C, T> {
         }
         self.ending = None;
         while self.qp.take_ended_buffer(QueueKind::Send).is_some() {}
-        let complete = complete || self.ledger.is_idle();
+        let complete = complete || self.ledger.is_empty();
         if let Some(why) = self.why.take() {
             let silent = Fate::of_success(T::RULES, crate::account::Operation::Send);
             let happened = &mut self.happened;
@@ -622,13 +645,18 @@ impl<C, T: Probes> Supervised<C, T> {
     }
 
     fn probe(&mut self) -> Probed {
-        if T::PROOF != super::Proof::Heartbeat && !self.ledger.is_idle() {
+        if T::PROOF != Proof::Heartbeat && self.ledger.will_tell() {
             return Probed::Busy;
         }
         match T::probe(&mut self.qp) {
             Ok(ticket) => {
-                self.ledger.posted(ticket, None);
-                Probed::Posted
+                let first = self.ledger.is_empty();
+                self.ledger.posted(ticket, None, true);
+                if first {
+                    Probed::Posted
+                } else {
+                    Probed::Behind
+                }
             }
             // What fills the queue, or the error that the state comes from, will be told.
             Err(_) => Probed::Busy,

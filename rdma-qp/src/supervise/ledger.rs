@@ -43,8 +43,8 @@ pub struct Report<C, K = Ticket> {
 /// A send queue completes in order, so a completion says of every unsignaled request before it that it succeeded.
 #[derive(Debug)]
 pub struct Ledger<C, K = Ticket> {
-    /// `None` for a probe.
-    under_way: VecDeque<(K, Option<C>)>,
+    /// Ticket, what the application gave along (`None` for a probe), and whether it is signaled.
+    under_way: VecDeque<(K, Option<C>, bool)>,
     not_done: Vec<Message<C, K>>,
     unknown: Vec<Message<C, K>>,
 }
@@ -66,13 +66,14 @@ impl<C, K: PartialEq> Ledger<C, K> {
     }
 
     /// Enters a request; `None` for a probe.
-    pub fn posted(&mut self, ticket: K, context: Option<C>) {
-        self.under_way.push_back((ticket, context));
+    pub fn posted(&mut self, ticket: K, context: Option<C>, signaled: bool) {
+        self.under_way.push_back((ticket, context, signaled));
     }
 
-    /// Whether nothing is under way.
-    pub fn is_idle(&self) -> bool {
-        self.under_way.is_empty()
+    /// Whether a request is under way whose completion will come, however it ends. The last of them may be unsignaled: those
+    /// may have been done long ago.
+    pub fn will_tell(&self) -> bool {
+        self.under_way.iter().any(|(_, _, signaled)| *signaled)
     }
 
     /// The number of requests that are under way, probes included.
@@ -80,9 +81,9 @@ impl<C, K: PartialEq> Ledger<C, K> {
         self.under_way.len()
     }
 
-    /// As [`Ledger::is_idle`].
+    /// Whether nothing is under way.
     pub fn is_empty(&self) -> bool {
-        self.is_idle()
+        self.under_way.is_empty()
     }
 
     /// Books a completion: `fate` of the request, `before` that of unsignaled requests before it. Gives what is over and not
@@ -94,10 +95,10 @@ impl<C, K: PartialEq> Ledger<C, K> {
         (status, success): (ibv_wc_status, bool),
         mut done: impl FnMut(Message<C, K>),
     ) {
-        let Some(at) = self.under_way.iter().position(|(key, _)| key == ticket) else {
+        let Some(at) = self.under_way.iter().position(|(key, ..)| key == ticket) else {
             return;
         };
-        for (ticket, context) in self.under_way.drain(..at) {
+        for (ticket, context, _) in self.under_way.drain(..at) {
             if let Some(context) = context {
                 done(Message {
                     ticket,
@@ -107,7 +108,7 @@ impl<C, K: PartialEq> Ledger<C, K> {
                 });
             }
         }
-        let Some((ticket, Some(context))) = self.under_way.pop_front() else {
+        let Some((ticket, Some(context), _)) = self.under_way.pop_front() else {
             return;
         };
         let message = Message {
@@ -124,11 +125,6 @@ impl<C, K: PartialEq> Ledger<C, K> {
         }
     }
 
-    /// Takes the last request back, which the device refused.
-    pub fn withdraw(&mut self) -> Option<C> {
-        self.under_way.pop_back().and_then(|(_, context)| context)
-    }
-
     /// Ends a life. What has no outcome is unknown; but if the device gave every request its outcome, what has no completion
     /// is unsignaled and succeeded, and its fate is `silent`.
     pub fn end(
@@ -138,7 +134,7 @@ impl<C, K: PartialEq> Ledger<C, K> {
         silent: Fate,
         mut done: impl FnMut(Message<C, K>),
     ) -> Report<C, K> {
-        for (ticket, context) in self.under_way.drain(..) {
+        for (ticket, context, _) in self.under_way.drain(..) {
             let Some(context) = context else { continue };
             let (fate, status) = (if complete { silent } else { Fate::Unknown }, None);
             let message = Message {

@@ -16,8 +16,10 @@ const VERSION: u8 = 1;
 /// What became of a probe that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probed {
-    /// It was posted.
+    /// It was posted, and nothing stands before it.
     Posted,
+    /// It was posted behind requests that are unsignaled and may wait for a receive of the peer's.
+    Behind,
     /// Requests are under way, whose outcome will tell.
     Busy,
 }
@@ -220,6 +222,7 @@ impl Supervisor {
                 self.probe = Some(now);
                 self.tell(Event::Probing);
             }
+            Probed::Behind => self.tell(Event::Probing),
             Probed::Busy if lasts >= self.answer_within() && !self.told_silent => {
                 self.told_silent = true;
                 self.tell(Event::Silent { lasts });

@@ -1,15 +1,14 @@
 //! Turns of hosts, in the order of the running device's driver: requests, frames, timers, packets, events.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
+use rdma_soft::core::Transmit;
 use rdma_soft::core::time::Instant;
-use rdma_soft::core::{Engine, Path, Refused, Transmit};
-use rdma_soft::link::{Frame, IngressError, IpFields, IpIds, check};
-use rdma_soft::wire::icrc::{Flow, icrc};
-use rdma_soft::wire::{Operation, ROCE_PORT};
+use rdma_soft::link::Frame;
+use rdma_soft::wire::Operation;
 
 use crate::books::End;
+use crate::frames::{give, make};
 use crate::host::{addr, host_of};
 use crate::world::{Happening, Owner, Verdict, World};
 
@@ -103,23 +102,8 @@ impl World {
         let Some(engine) = self.hosts[host].engine.as_mut() else {
             return;
         };
-        match check(frame.src, frame.dst, &frame.bytes, place, IpIds::Own) {
-            Ok((packet, payload)) => {
-                let path = Path {
-                    traffic_class: frame.ip.traffic_class,
-                    hop_limit: frame.ip.hop_limit,
-                    flow_label: frame.ip.flow_label,
-                    ..Path::new(1, frame.src.ip(), frame.dst.ip())
-                };
-                engine.handle_packet(now, &path, &packet, payload);
-                self.heard(host, packet.bth.dest_qp);
-            }
-            Err(why) => engine.refuse(match why {
-                IngressError::TooShort(_) => Refused::TooShort,
-                IngressError::BadIcrc => Refused::BadIcrc,
-                IngressError::UnknownOpcode(_) => Refused::UnknownOpcode,
-                IngressError::BadVersion(_) | IngressError::BadHeader(_) => Refused::BadHeader,
-            }),
+        if let Some(qp) = give(engine, now, frame, place) {
+            self.heard(host, qp);
         }
     }
 
@@ -175,42 +159,16 @@ impl World {
             }
         }
         let mut buf = std::mem::take(&mut self.buf);
-        let emitted = self
-            .engine(host)
-            .and_then(|e: &mut Engine| e.emit(t, &mut buf));
-        if let Some(len) = emitted {
-            let src = SocketAddr::new(t.src, 0xc000 | (t.qp_num as u16 & 0x3fff));
-            let dst = SocketAddr::new(t.dst, ROCE_PORT);
-            // What a socket that sends several at once counts up.
-            let ip_id = if t.src.is_ipv4() {
-                self.rng.below(4) as u16
-            } else {
-                0
-            };
-            let crc = icrc(
-                &Flow {
-                    ip_id,
-                    ..Flow::new(src, dst)
-                },
-                &buf[..len],
-            );
-            buf[len..len + 4].copy_from_slice(&crc.to_le_bytes());
-            let bytes = buf[..len + 4].to_vec();
-            self.mark(&bytes);
-            let ip = IpFields {
-                traffic_class: t.traffic_class,
-                hop_limit: t.hop_limit,
-                flow_label: t.flow_label,
-            };
-            self.offer(
-                host,
-                Frame {
-                    src,
-                    dst,
-                    ip,
-                    bytes,
-                },
-            );
+        // What a socket that sends several at once counts up.
+        let ip_id = if t.src.is_ipv4() {
+            self.rng.below(4) as u16
+        } else {
+            0
+        };
+        let frame = (self.engine(host)).and_then(|engine| make(engine, t, ip_id, &mut buf));
+        if let Some(frame) = frame {
+            self.mark(&frame.bytes);
+            self.offer(host, frame);
         }
         self.buf = buf;
     }

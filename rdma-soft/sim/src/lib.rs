@@ -13,6 +13,9 @@
 //!
 //! The same seed gives the same trace.
 //!
+//! [`supervise`] does the same for supervised connections: two ends, their processes and their channel, and what may come of
+//! them when one dies.
+//!
 //! What would make a simulator lie, and what is done about it: frames are made, checksummed and parsed, and
 //! packets of a host to itself go by reference or as frames, as a knob says; what is due at the same time
 //! comes in an order that is drawn; turns take time and come late; a buffer is written over as soon as it is
@@ -28,6 +31,7 @@ mod datagrams;
 mod drive;
 mod feed;
 mod finish;
+mod frames;
 mod host;
 mod inbox;
 mod judge;
@@ -37,6 +41,7 @@ mod memory;
 mod program;
 mod receives;
 mod shrink;
+pub mod supervise;
 mod tally;
 mod traffic;
 mod trouble;

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use rdma_sim::{Histogram, Plan, run, shrink};
+use rdma_sim::{Histogram, Plan, run, shrink, supervise};
 
 /// Random verbs programs on clusters of the software device, on a virtual clock, checked against a model.
 ///
@@ -41,6 +41,9 @@ struct Cli {
     /// Go on after a failure.
     #[arg(long)]
     keep_going: bool,
+    /// Play rounds of supervised connections, whose processes die and come back, rather than random programs.
+    #[arg(long, conflicts_with_all = ["knobs", "without", "shrink", "histogram"])]
+    supervise: bool,
 }
 
 fn main() -> ExitCode {
@@ -74,7 +77,46 @@ fn plan(cli: &Cli, seed: u64) -> Result<Plan, String> {
     Ok(plan)
 }
 
+/// Plays rounds of supervised connections.
+fn rounds(cli: &Cli) -> io::Result<ExitCode> {
+    let mut out = io::BufWriter::new(io::stdout());
+    let mut tally = supervise::Tally::default();
+    let (mut trace, mut failed) = (0u64, 0u64);
+    for seed in cli.first..cli.first.saturating_add(cli.count) {
+        let round = supervise::round(seed, cli.verbose);
+        trace = trace.rotate_left(1) ^ round.trace;
+        tally.add(&round.tally);
+        if !cli.quiet {
+            writeln!(out, "seed {seed}: {}", round.tally)?;
+        }
+        if let Some(violation) = round.violation {
+            failed += 1;
+            writeln!(
+                out,
+                "VIOLATION seed {seed} {violation}\nagain: sim --supervise --first {seed} --verbose"
+            )?;
+            if !cli.keep_going {
+                break;
+            }
+        }
+    }
+    writeln!(out, "{} rounds: {tally}", cli.count)?;
+    if failed > 0 {
+        writeln!(out, "{failed} seeds broke a promise")?;
+    }
+    writeln!(out, "trace {trace:016x}")?;
+    out.flush()?;
+    Ok(if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
 fn go(cli: &Cli) -> Result<ExitCode, String> {
+    if cli.supervise {
+        return rounds(cli).map_err(|error| error.to_string());
+    }
     let mut out = io::BufWriter::new(io::stdout());
     let io = |e: io::Error| e.to_string();
     let mut histogram = Histogram::default();

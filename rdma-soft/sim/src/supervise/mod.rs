@@ -1,0 +1,57 @@
+//! Supervised connections on the virtual clock: two hosts, each with a process that sends and receives, a channel between
+//! them, and troubles out of the seed: processes are killed or stand still, hosts are gone without a word, links are cut, ports
+//! go down, addresses change.
+//!
+//! What runs is [`rdma_qp::supervise::Supervisor`] and [`rdma_qp::supervise::Ledger`], as in production, over the engine of the
+//! software device. The model asks:
+//!
+//! - A death is noticed within the time that [`Options::notices_within`](rdma_qp::supervise::Options::notices_within) says.
+//! - When troubles are over, both ends are connected and messages go both ways, without anybody doing anything.
+//! - Each message has one fate: done, not done, unknown; in the order of posting, done before the others.
+//! - What is done was received, once; what is not done was not; what was received is a beginning of what was sent.
+//! - Bytes are whole.
+
+mod channel;
+mod end;
+mod judge;
+mod trouble;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+pub use judge::Tally;
+
+/// What came of a round.
+#[derive(Debug)]
+pub struct Round {
+    /// Hash of every frame and every event, with its time.
+    pub trace: u64,
+    /// What was counted.
+    pub tally: Tally,
+    /// What was wrong, if anything was.
+    pub violation: Option<String>,
+}
+
+/// Plays the round of a seed.
+pub fn round(seed: u64, verbose: bool) -> Round {
+    let played = catch_unwind(AssertUnwindSafe(|| {
+        let mut world = world::World::new(seed, verbose);
+        let verdict = world.run();
+        let at = Duration::from_nanos(world.now.as_nanos());
+        Round {
+            trace: world.trace,
+            tally: world.tally,
+            violation: verdict.err().map(|why| format!("at {at:?}: {why}")),
+        }
+    }));
+    played.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Round {
+            trace: 0,
+            tally: Tally::default(),
+            violation: Some(format!("panic: {}", text.unwrap_or_default())),
+        }
+    })
+}
