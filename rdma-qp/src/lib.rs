@@ -117,11 +117,12 @@ pub use qkey::QKey;
 pub use qp::{
     ActivateError, CapAsked, Change, ChangeError, CloseQpError, ConnectError, Connected, Connects,
     CreateQpError, Doorbell, DrainError, DrainProblem, Drained, DrainedQueue, EndpointError, Fate,
-    GidProblem, Global, MeasureError, Modified, ModifyError, ModifyReport, NOTHING, Negotiated, Op,
-    Path, PathOptions, PostError, PostFlags, Problem, Qp, QpBuilder, QpRef, QpRefGidError,
-    QpSnapshot, QueryQpError, Rc, RdmaRead, RdmaWrite, RecoverError, RecoverProblem, Recovered,
-    Recovery, RecvQueue, RefDrainError, RefDrained, Sends, ToErr, ToInit, ToInitUd, ToReset, ToRtr,
-    ToRtrUd, ToRts, ToRtsUd, ToSqd, Transition, TransitionOf, Transport, Uc, Ud, op,
+    GidProblem, Global, MeasureError, Modified, ModifyError, ModifyReport, NOTHING, Negotiated,
+    NotTaken, Op, Path, PathOptions, PostError, PostFlags, Problem, Qp, QpBuilder, QpRef,
+    QpRefGidError, QpSnapshot, QueryQpError, QuickPost, Rc, RdmaRead, RdmaWrite, RecoverError,
+    RecoverProblem, Recovered, Recovery, RecvQueue, RefDrainError, RefDrained, Sends, ToErr,
+    ToInit, ToInitUd, ToReset, ToRtr, ToRtrUd, ToRts, ToRtsUd, ToSqd, Transition, TransitionOf,
+    Transport, Uc, Ud, op,
 };
 pub use raw::memory::Memory;
 pub use raw::pd::Holder;

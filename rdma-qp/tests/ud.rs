@@ -12,6 +12,7 @@ use rdma_qp::{
     NOTHING, Operation, Path, PathOptions, Peer, PostError, PostFlags, Sender, ToErr, ToReset, op,
 };
 use rdma_soft::Profile;
+use rdma_soft::profile::PortProfile;
 
 /// Datagrams between QPs of the devices, which are of one address family: to each its own, with header, sender and answer.
 fn talk(a: &Device, b: &Device) {
@@ -253,13 +254,28 @@ fn buffers_carry_header_and_message() {
 
 #[test]
 fn what_does_not_belong_together_is_refused() {
-    let device = device(Profile::default());
+    let device = device(Profile {
+        ports: vec![PortProfile::default(), PortProfile::default()],
+        ..Profile::default()
+    });
     let (mut p, q) = (Member::new(&device), Member::new(&device));
     // An address handle of another PD.
     let foreign = q.qp.destination(&p.here).unwrap();
     let error = p.qp.send_to(NOTHING, &foreign).unwrap_err();
     assert_eq!(error, PostError::OtherPdAh);
     assert!(error.to_string().contains("protection domain"), "{error}");
+    // An address handle of another port of the device: the library is not called.
+    let port = device.port(2).unwrap().best_gid().unwrap().entry();
+    let path = Path::new(port, q.gid());
+    let other = Destination::new(p.pd.ah(&path).unwrap(), q.qp.qp_num(), qkey(KEY)).unwrap();
+    let error = p.qp.send_to(NOTHING, &other).unwrap_err();
+    assert_eq!(error, PostError::OtherPortAh { ah: 2, qp: 1 });
+    assert_eq!(p.qp.send_account().accepted, 0);
+    // One of another device.
+    let far = common::device(Profile::default());
+    let r = Member::new(&far);
+    let error = p.qp.send_to(NOTHING, &r.qp.destination(&p.here).unwrap());
+    assert_eq!(error.unwrap_err(), PostError::OtherPdAh);
     // A region of another PD.
     let own = p.qp.destination(&q.here).unwrap();
     let error = p.qp.send_to(q.mr.slice(0, 4).unwrap(), &own).unwrap_err();

@@ -136,11 +136,10 @@ impl Outcomes {
         bump(&self.due, STEP);
     }
 
-    /// Books the success `wr_id`, which is due. Made of the id and not of what is there, what is due next need not wait for the
-    /// completion before.
+    /// Books the success that is due, after which `next` is. Whoever knows that need not wait for the completion before.
     #[inline(always)]
-    pub(crate) fn retire(&self, wr_id: u64) {
-        self.due.store(wr_id.wrapping_add(STEP), Release);
+    pub(crate) fn retire_below(&self, next: u64) {
+        self.due.store(next, Release);
     }
 
     /// Books the success `wr_id` if it is of the next request, whatever it asks for. `false`: nothing was done, and

@@ -74,22 +74,36 @@ impl Cq {
     }
 }
 
+/// What the compiler is to take for rare: who calls this is on a path of its own.
+#[cold]
+#[inline(never)]
+fn rarely() {}
+
 impl Completions<'_> {
     /// Takes the next completion as the iterator does, and hands it to one of the two, as [`Cq::poll_by`] does.
     #[inline(always)]
     pub fn next_by<R>(
         &mut self,
         usual: impl FnOnce(Usual<'_>) -> R,
-        other: impl FnOnce(Completion) -> R,
+        other: impl FnOnce(Completion, u64) -> R,
     ) -> Option<R> {
         let id = self.rest.owner().id;
         if let Some((wc, queue)) = self.rest.look() {
             return Some(usual(Usual::new(&wc, queue, id)));
         }
+        let done = self.next_unusual()?;
+        let context = self.rest.with(|cq| cq.context(&done));
+        Some(other(done, context))
+    }
+
+    /// The next completion if it is not for the short way.
+    #[inline(always)]
+    fn next_unusual(&mut self) -> Option<Completion> {
+        rarely();
         if self.rest.is_done() {
             return None;
         }
-        self.rest.with(Cq::next_taken).map(other)
+        self.rest.with(Cq::next_taken)
     }
 }
 
@@ -98,7 +112,11 @@ impl Iterator for Completions<'_> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Completion> {
-        self.next_by(|usual| usual.completion(), |other| other)
+        let id = self.rest.owner().id;
+        if let Some((wc, queue)) = self.rest.look() {
+            return Some(Usual::new(&wc, queue, id).completion());
+        }
+        self.next_unusual()
     }
 }
 

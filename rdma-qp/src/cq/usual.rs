@@ -97,14 +97,14 @@ pub enum Quick<R> {
 
 impl Cq {
     /// Takes the next completion as [`Cq::poll`] does, and hands it to `usual` if it is a success that came in its turn, and to
-    /// `other` if it is anything else. For layers that have completions of a form of their own: the usual one goes into it
+    /// `other`, with its context, if it is anything else. For layers that have completions of a form of their own: the usual one goes into it
     /// without having been in another.
     ///
     /// ```
     /// # use rdma_qp::Device;
     /// # let device = Device::open_index(rdma_soft::verbs(), 0)?;
     /// # let mut cq = device.create_cq(16)?;
-    /// let context = cq.poll_by(|usual| (usual.context(), true), |other| (0, other.outcome.is_ok()))?;
+    /// let context = cq.poll_by(|usual| (usual.context(), true), |other, context| (context, other.outcome.is_ok()))?;
     /// assert!(context.is_none());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -115,7 +115,7 @@ impl Cq {
     pub fn poll_by<R>(
         &mut self,
         usual: impl FnOnce(Usual<'_>) -> R,
-        other: impl FnOnce(Completion) -> R,
+        other: impl FnOnce(Completion, u64) -> R,
     ) -> Result<Option<R>, PollError> {
         let id = self.id;
         let taken = (self.intake).look_by(
@@ -127,7 +127,10 @@ impl Cq {
         }
         match self.poll_on::<R>() {
             Polled::Nothing => Ok(None),
-            Polled::Found => Ok(self.found.get().map(other)),
+            Polled::Found => {
+                let found = self.found.get();
+                Ok(found.map(|done| other(done, self.context(&done))))
+            }
             Polled::Failed => Err(self.failed.take().unwrap_or(PollError::NoChannel)),
         }
     }

@@ -31,7 +31,7 @@ pub(crate) use inspect::counters;
 pub use modify::{GidProblem, Modified, ModifyError, ModifyReport, Problem};
 pub(crate) use modify::{Handle, check_gid};
 pub(crate) use post::check_recv;
-pub use post::{Doorbell, NOTHING, Op, PostError, PostFlags, Sends, op};
+pub use post::{Doorbell, NOTHING, NotTaken, Op, PostError, PostFlags, QuickPost, Sends, op};
 pub use qp_ref::{QpRef, QpRefGidError, RefDrainError, RefDrained};
 pub use recover::{RecoverError, RecoverProblem, Recovered, Recovery};
 pub use sqd::{Change, ChangeError};

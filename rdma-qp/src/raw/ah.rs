@@ -17,11 +17,31 @@ use super::{pointer, status};
 use crate::errno::Errno;
 use crate::qp::Path;
 
+/// What datagrams go through, of an address handle and of a QP: a protection domain and one port of its device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Through(u64);
+
+impl Through {
+    /// By [`PdHandle::id`], which is a count; of a QP without a port, port 0, which no handle has.
+    pub(super) fn new(pd: u64, port: u8) -> Through {
+        Through(pd << 8 | u64::from(port))
+    }
+
+    /// The port.
+    pub(super) fn port(self) -> u8 {
+        self.0 as u8
+    }
+
+    /// Whether the PDs are the same.
+    pub(super) fn is_same_pd(self, other: Through) -> bool {
+        self.0 >> 8 == other.0 >> 8
+    }
+}
+
 /// An address handle, and whether a send queue ever got a request with it.
 pub(crate) struct AddressHandle {
     ptr: NonNull<ibv_ah>,
-    /// [`PdHandle::id`] of its PD.
-    pd: u64,
+    through: Through,
     sent: AtomicBool,
 }
 
@@ -31,12 +51,12 @@ unsafe impl Send for AddressHandle {}
 unsafe impl Sync for AddressHandle {}
 
 impl AddressHandle {
-    /// The pointer for a request of a send queue of PD `pd`, after noting the use. `None`: the handle is of another PD,
-    /// whose books would not hold it. Called before the post, while the handle is borrowed, so a later drop of the handle
-    /// sees it.
+    /// The pointer for a request of a QP that sends by `through`, after noting the use. `None`: the handle is of another PD,
+    /// whose books would not hold it, or of another port. Called before the post, while the handle is borrowed, so a later
+    /// drop of the handle sees it.
     #[inline]
-    fn lend(&self, pd: u64) -> Option<*mut ibv_ah> {
-        if self.pd != pd {
+    fn lend(&self, through: Through) -> Option<*mut ibv_ah> {
+        if self.through != through {
             return None;
         }
         if !self.sent.load(Relaxed) {
@@ -69,15 +89,20 @@ impl<'a> Datagram<'a> {
         }
     }
 
-    /// The part of a request of a send queue of PD `pd` that says where it goes, after noting the use of the handle.
-    /// `None`: the handle is of another PD.
+    /// The part of a request of a QP that sends by `through` that says where it goes, after noting the use of the handle.
+    /// `None`: the handle is of another PD or port.
     #[inline]
-    pub(super) fn lend(&self, pd: u64) -> Option<ibv_send_wr_ud> {
+    pub(super) fn lend(&self, through: Through) -> Option<ibv_send_wr_ud> {
         Some(ibv_send_wr_ud {
-            ah: self.ah.lend(pd)?,
+            ah: self.ah.lend(through)?,
             remote_qpn: self.qp_num,
             remote_qkey: self.qkey,
         })
+    }
+
+    /// What it goes through.
+    pub(super) fn through(&self) -> Through {
+        self.ah.through
     }
 }
 
@@ -226,7 +251,7 @@ impl PdHandle {
         let ptr = pointer(unsafe { self.context.verbs.create_ah(self.as_ptr(), &mut av) })?;
         Ok(AddressHandle {
             ptr,
-            pd: self.id,
+            through: Through::new(self.id, av.port_num),
             sent: AtomicBool::new(false),
         })
     }

@@ -12,7 +12,7 @@ use rdma_core_sys::*;
 
 use super::cq::CqHandle;
 use super::errno_of;
-use super::table::{Parts, Table};
+use super::table::{Parts, Row, Table};
 use crate::account::{Ending, Outcomes, Queue};
 use crate::cq::Cq;
 use crate::errno::Errno;
@@ -107,13 +107,12 @@ unsafe impl HasIntake for Cq {
 /// The rest of a batch, taken by the short way.
 ///
 /// Its invariant: from `next` to `end` are the completions of the batch that are not looked at, and behind them is no success;
-/// `places` are those of the table, and `before` is nobody, or the queue of the completion before, which was open since
-/// `closed` was 0. Or `end` is null, `next` is such an end, and there is more to do. That is so as long as nobody else uses the
+/// `places` are those of the table, and `row` is of it, begun after `closed` was 0. Or `end` is null, `next` is such an end, and there is more to do. That is so as long as nobody else uses the
 /// intake, which is behind `owner`, borrowed.
 pub(crate) struct Rest<'c, C: HasIntake> {
     next: *const ibv_wc,
     closed: NonNull<AtomicU32>,
-    before: *const Outcomes,
+    row: Row,
     places: Parts,
     end: *const ibv_wc,
     /// Nothing goes before the batch.
@@ -131,7 +130,7 @@ impl<'c, C: HasIntake> Rest<'c, C> {
         Rest {
             next,
             closed: NonNull::from(&*intake.closed),
-            before: places.nobody(),
+            row: places.row(),
             places,
             end,
             plain,
@@ -166,7 +165,7 @@ impl<'c, C: HasIntake> Rest<'c, C> {
         let intake = owner.intake();
         (self.next, self.end, self.plain) = intake.rest();
         self.places = intake.places.get();
-        self.before = self.places.nobody();
+        self.row = self.places.row();
         result
     }
 
@@ -193,10 +192,9 @@ impl<'c, C: HasIntake> Rest<'c, C> {
         if wc.status.0 | closed != 0 {
             return None;
         }
-        // SAFETY: `places` are those of the table, and so was what returned `before` (the invariant); this is the poller, as in
-        // the intake.
-        let queue = unsafe { self.places.retire_row(wc.wr_id, self.before) }?;
-        self.before = queue;
+        // SAFETY: `places` are those of the table, and `row` is of it (the invariant); this is the poller, as in the intake,
+        // which nobody uses meanwhile.
+        let queue = unsafe { self.places.retire_row(wc.wr_id, &mut self.row) }?;
         // SAFETY: it is a success, so it is not behind the last.
         self.next = unsafe { self.next.add(1) };
         Some((wc, queue))
@@ -382,12 +380,20 @@ impl Intake {
 
     /// Notes what the library returned for the batch. `false`: there is nothing in it, or it failed, which
     /// [`Intake::take`] tells.
+    #[inline(always)]
     fn fill(&self, found: i32) -> bool {
         if (1..=BATCH as i32).contains(&found) {
             self.set_left(found as usize);
             self.filled.set(found as usize);
             return true;
         }
+        self.fill_nothing(found);
+        false
+    }
+
+    /// The same if there is nothing.
+    #[cold]
+    fn fill_nothing(&self, found: i32) {
         // No `wr_id` comes twice, and the device writes to the first place whenever it has one.
         // SAFETY: no other reference to the batch exists (the invariant).
         let last = unsafe { &*self.batch.get() }[0].wr_id;
@@ -400,7 +406,6 @@ impl Intake {
             1.. => self.failed.set(Some(Errno::EIO)),
             _ => self.failed.set(Some(errno_of(found))),
         }
-        false
     }
 
     /// What the library failed with, if it did when [`Intake::refill`] asked it.

@@ -106,7 +106,8 @@ impl Region {
 
     #[inline(always)]
     pub(crate) fn holds(&self, offset: usize, len: usize) -> bool {
-        offset.checked_add(len).is_some_and(|end| end <= self.len)
+        // No region is as long as what a sum that is too large is taken for.
+        offset.saturating_add(len) <= self.len
     }
 
     /// Copies out of the region; the range was checked with [`Region::holds`].

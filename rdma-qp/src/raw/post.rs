@@ -5,12 +5,12 @@
 
 use rdma_core_sys::*;
 
-use super::ah::Datagram;
+use super::ah::{Datagram, Through};
 use super::errno_of;
 use super::mw::Binding;
 use super::pd::LocalSlice;
 use super::qp::QpHandle;
-use super::ring::{Entries, Form, LONG, Refused, Ring};
+use super::ring::{Entries, Form, LONG, Refused, Ring, Slot};
 use crate::account::{Operation, Queue};
 use crate::errno::Errno;
 use crate::wr_id::{QueueKind, STEP};
@@ -22,6 +22,13 @@ pub(crate) enum NotPosted {
     OtherPd(usize),
     /// The address handle is of another PD.
     OtherPdAh,
+    /// The address handle is of another port.
+    OtherPortAh {
+        /// Its port.
+        ah: u8,
+        /// That of the QP.
+        qp: u8,
+    },
     /// The memory window, or the region that it would be bound to, is of another PD.
     OtherPdWindow,
     /// The queue is full.
@@ -41,6 +48,19 @@ pub(crate) struct Refusal {
     pub(crate) first: u64,
     /// What it said.
     pub(crate) errno: Errno,
+}
+
+/// Why datagrams of a QP that sends by `through` cannot go there.
+#[cold]
+fn not_through(to: &Datagram<'_>, through: Through) -> NotPosted {
+    if to.through().is_same_pd(through) {
+        NotPosted::OtherPortAh {
+            ah: to.through().port(),
+            qp: through.port(),
+        }
+    } else {
+        NotPosted::OtherPdAh
+    }
 }
 
 /// What was handed over and refused goes out of the books again.
@@ -70,16 +90,16 @@ impl Asked {
     }
 }
 
-/// Whether a request on that range which asks for that is of a form, and not longer than a message can be.
+/// Whether a request on that range which asks for that is of the form of a slot, and not longer than a message can be.
 #[inline(always)]
-pub(super) fn is_of(
-    form: Form,
+pub(super) fn is_of<R>(
+    slot: &Slot<R>,
     local: LocalSlice<'_>,
     asked: Asked,
     max_msg_sz: impl FnOnce() -> u32,
 ) -> bool {
     let own = local.region().form() | asked.0;
-    form == own || form == own | LONG && local.len() <= max_msg_sz() as usize
+    slot.is_of(own) || slot.is_also_of(own | LONG) && local.len() <= max_msg_sz() as usize
 }
 
 /// What the short way to post came to.
@@ -167,12 +187,12 @@ impl QpHandle {
         } else {
             self.sends.only()
         };
-        if !is_of(slot.form(), local, asked, || self.max_msg_sz) {
+        if !is_of(slot, local, asked, || self.max_msg_sz) {
             return Alike::Other;
         }
         match names {
             Names::Nothing => {}
-            Names::To(to) => match to.lend(self.pd_id) {
+            Names::To(to) => match to.lend(self.through) {
                 Some(to) => slot.request.wr.ud = to,
                 None => return Alike::Other,
             },
@@ -211,7 +231,7 @@ impl QpHandle {
 
     /// Makes sure that there is a place for the next send in the list.
     pub(crate) fn make_place(&mut self) -> Result<(), NotPosted> {
-        if self.sends.left() == 0 {
+        if self.sends.is_full() {
             self.ring_sends()?;
         }
         Ok(())
@@ -291,7 +311,14 @@ impl QpHandle {
         request.num_sge = entries as i32;
         match names {
             Names::Nothing => {}
-            Names::To(to) => request.wr.ud = to.lend(self.pd_id).ok_or(NotPosted::OtherPdAh)?,
+            Names::To(to) => {
+                let mut through = self.through;
+                if through.port() == 0 && through.is_same_pd(to.through()) {
+                    // Without a port the QP is in RESET, which the device shall say.
+                    through = to.through();
+                }
+                request.wr.ud = to.lend(through).ok_or_else(|| not_through(&to, through))?;
+            }
             Names::Bind(binding) => {
                 request.ext.bind_mw = binding.lend(self.pd_id).ok_or(NotPosted::OtherPdWindow)?;
             }
@@ -323,10 +350,8 @@ impl QpHandle {
     }
 
     /// Hands over the sends that are built.
+    #[inline]
     pub(crate) fn ring_sends(&mut self) -> Result<(), NotPosted> {
-        if self.sends.waiting() == 0 {
-            return Ok(());
-        }
         let qp = self.ptr.as_ptr();
         // SAFETY: the QP is live (invariant 1). The ring links whole requests, each with so many initialised entries behind
         // `sg_list`. Each entry names either bytes that are copied during the call and that the caller, `post_inline`,
@@ -337,7 +362,8 @@ impl QpHandle {
         let posted = self
             .sends
             .hand_over_some(|first, bad| unsafe { ops::ibv_post_send(qp, first, bad) });
-        posted.map_err(|refused| take_back(&self.send, refused))
+        posted
+            .map_err(|(count, status)| take_back(&self.send, self.sends.refused_of(count, status)))
     }
 
     /// The short way to post a receive into one range, which is not empty and shorter than 2^32: it is handed over at once, and
@@ -347,7 +373,7 @@ impl QpHandle {
         let recv = &*self.recv;
         let mark = recv.posted();
         let (slot, bad) = self.recvs.only();
-        if mark == limit_of(recv) || slot.form() != local.region().form() {
+        if mark == limit_of(recv) || !slot.is_of(local.region().form()) {
             return Alike::Other;
         }
         slot.aim(local.addr(), local.len() as u32);
@@ -407,9 +433,6 @@ impl QpHandle {
 
     /// Hands over the receives that are built.
     pub(crate) fn ring_recvs(&mut self) -> Result<(), NotPosted> {
-        if self.recvs.waiting() == 0 {
-            return Ok(());
-        }
         let qp = self.ptr.as_ptr();
         // SAFETY: the QP is live (invariant 1). The ring links whole requests, each with so many initialised entries behind
         // `sg_list`; each entry is a range of a region of this PD, whose use by the receive queue is noted and whose
@@ -418,7 +441,8 @@ impl QpHandle {
         let posted = self
             .recvs
             .hand_over_some(|first, bad| unsafe { ops::ibv_post_recv(qp, first, bad) });
-        posted.map_err(|refused| take_back(&self.recv, refused))
+        posted
+            .map_err(|(count, status)| take_back(&self.recv, self.recvs.refused_of(count, status)))
     }
 }
 

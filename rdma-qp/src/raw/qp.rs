@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rdma_core_sys::*;
 
+use super::ah::Through;
 use super::cq::CqHandle;
 use super::pd::PdHandle;
 use super::ring::Ring;
@@ -41,6 +42,8 @@ pub(crate) struct QpHandle {
     pub(super) ptr: NonNull<ibv_qp>,
     /// [`PdHandle::id`] of its PD.
     pub(super) pd_id: u64,
+    /// What its datagrams go through.
+    pub(super) through: Through,
     pub(crate) send: Arc<Queue>,
     pub(crate) recv: Arc<Queue>,
     pub(super) sends: Ring<ibv_send_wr>,
@@ -126,6 +129,7 @@ impl QpHandle {
         Ok(QpHandle {
             ptr,
             pd_id: pd.id,
+            through: Through::new(pd.id, 0),
             sends: Ring::new(1, init.cap.max_send_sge),
             recvs: Ring::new(1, init.cap.max_recv_sge),
             send,
@@ -185,6 +189,9 @@ impl QpHandle {
                 .verbs
                 .modify_qp(self.as_ptr(), &mut attr, mask.bits() as _)
         });
+        if result.is_ok() && mask.contains(IBV_QP_PORT) {
+            self.through = Through::new(self.pd_id, attr.port_num);
+        }
         if result.is_ok() && mask.contains(IBV_QP_STATE) && attr.qp_state == IBV_QPS_RESET {
             // The device has let go of every request: a reset queue is empty.
             self.send.begin_new_life();

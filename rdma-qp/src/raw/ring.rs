@@ -21,6 +21,8 @@ pub(super) unsafe trait Request: Copy {
     /// A request that asks for nothing.
     fn zeroed() -> Self;
     /// The link to the next request of a list.
+    fn next(&self) -> *mut Self;
+    /// Sets it.
     fn set_next(&mut self, next: *mut Self);
     /// Where its entries are.
     fn set_entries(&mut self, entries: *mut ibv_sge);
@@ -35,6 +37,10 @@ macro_rules! request {
             unsafe impl Request for $wr {
                 fn zeroed() -> $wr {
                     $wr::zeroed()
+                }
+                #[inline]
+                fn next(&self) -> *mut $wr {
+                    self.next
                 }
                 #[inline]
                 fn set_next(&mut self, next: *mut $wr) {
@@ -103,10 +109,17 @@ impl<R> Slot<R> {
         }
     }
 
-    /// Its form.
+    /// Whether it has that form.
     #[inline(always)]
-    pub(super) fn form(&self) -> Form {
-        self.form
+    pub(super) fn is_of(&self, form: Form) -> bool {
+        self.form == form
+    }
+
+    /// The same, by a load of its own, so that [`Slot::is_of`] before it can be one instruction.
+    #[inline(always)]
+    pub(super) fn is_also_of(&self, form: Form) -> bool {
+        // SAFETY: a reference is valid for reads.
+        unsafe { (&raw const self.form).read_volatile() == form }
     }
 
     /// Where the one range of a request with a form is.
@@ -141,13 +154,14 @@ impl Entries<'_> {
 /// Requests of one queue, filled one after another.
 ///
 /// Its invariant: `first` is the first of `count` slots, linked in order, the last with null, and one more behind them, the
-/// *end*, which is never filled and whose form is 0. `only` is `first` if `count` is 1, else the end. `next` is one of them,
+/// `end`, which is never filled and whose form is 0. `only` is `first` if `count` is 1, else the end. `next` is one of them,
 /// and those before it are filled. `entries` are `width` for each slot but the end if `width` is over 1, and none otherwise.
 /// A request of one range has the entry of its slot, one of more those of its slot's place in `entries`.
 pub(super) struct Ring<R: Request> {
     only: *mut Slot<R>,
     first: *mut Slot<R>,
     next: *mut Slot<R>,
+    end: *mut Slot<R>,
     count: u32,
     width: u32,
     entries: *mut ibv_sge,
@@ -179,6 +193,7 @@ impl<R: Request> Ring<R> {
             only: first.wrapping_add(only),
             first,
             next: first,
+            end: first.wrapping_add(count as usize),
             count,
             width,
             entries: entries.cast(),
@@ -270,9 +285,12 @@ impl<R: Request> Ring<R> {
     /// Where the next request is, for [`Ring::fill_to`], and where the run of requests ends that are filled by way of it: after
     /// `most`, or when the list is full. The slot there has no form until then, which is what ends the run; its form is returned.
     pub(super) fn place(&mut self, most: u64) -> Place<R> {
-        let run = most.min(self.left().into()) as usize;
-        // SAFETY: there are so many slots from `next` on, before the end.
-        let stop = unsafe { self.next.add(run) };
+        let far = self.next.wrapping_add(most as usize);
+        let stop = if most > u64::from(self.count) || far > self.end {
+            self.end
+        } else {
+            far
+        };
         // SAFETY: one of the slots, or the end; the ring owns it.
         let form = std::mem::take(unsafe { &mut (*stop).form });
         (self.next, stop, form)
@@ -296,7 +314,12 @@ impl<R: Request> Ring<R> {
         debug_assert!(self.left() > 0);
         // SAFETY: `next` is one of the slots but the end, so there is one behind it.
         self.next = unsafe { self.next.add(1) };
-        self.left() == 0
+        self.is_full()
+    }
+
+    /// Whether every request is filled.
+    pub(super) fn is_full(&self) -> bool {
+        self.next == self.end
     }
 
     /// Hands a full list over: `post` is called with its first request and the place for the one that is refused. What it
@@ -312,33 +335,35 @@ impl<R: Request> Ring<R> {
         self.refused_of(self.count, status)
     }
 
-    /// Hands over what is filled of a list: at least one request.
+    /// Hands over what is filled of a list, if anything is. What `post` returns is returned; if it is not 0, so is how many
+    /// there were, for [`Ring::refused_of`].
+    #[inline(always)]
     pub(super) fn hand_over_some(
         &mut self,
         post: impl FnOnce(*mut R, *mut *mut R) -> i32,
-    ) -> Result<(), Refused> {
-        let count = self.waiting();
-        debug_assert!(count > 0);
-        // SAFETY: at least one request is filled, so there is one before `next`.
-        let last = unsafe { self.next.sub(1) };
-        // SAFETY: as above.
-        unsafe { (*last).request.set_next(ptr::null_mut()) };
-        let status = post(self.first.cast(), &mut self.bad);
-        if count != self.count {
-            // SAFETY: as above; the library keeps no pointer to a request after the call.
-            unsafe { (*last).request.set_next(self.next.cast()) };
+    ) -> Result<(), (u32, i32)> {
+        if self.next == self.first {
+            return Ok(());
         }
-        self.next = self.first;
-        if status == 0 {
+        // SAFETY: at least one request is filled, so there is one before `next`, which the ring owns.
+        let last = unsafe { &mut (*self.next.sub(1)).request };
+        let link = last.next();
+        last.set_next(ptr::null_mut());
+        let status = post(self.first.cast(), &mut self.bad);
+        // SAFETY: as above; the library keeps no pointer to a request after the call.
+        unsafe { (*self.next.sub(1)).request.set_next(link) };
+        let result = if status == 0 {
             Ok(())
         } else {
-            Err(self.refused_of(count, status))
-        }
+            Err((self.waiting(), status))
+        };
+        self.next = self.first;
+        result
     }
 
     /// How far the library came with a list of `count`. One that refuses and does not say which request accepted none.
     #[cold]
-    fn refused_of(&mut self, count: u32, status: i32) -> Refused {
+    pub(super) fn refused_of(&mut self, count: u32, status: i32) -> Refused {
         let distance = (self.bad as usize).wrapping_sub(self.first as usize) / size_of::<Slot<R>>();
         let accepted = u32::try_from(distance)
             .ok()

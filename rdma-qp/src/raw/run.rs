@@ -71,19 +71,26 @@ impl<'q, 'm, Q: HasQp> Run<'q, 'm, Q> {
     }
 
     /// Where the next request goes, and the short way ends.
-    #[inline(never)]
+    #[inline(always)]
     fn place(owner: &mut Q) -> (u64, Place<ibv_send_wr>) {
         let handle = owner.handle();
         let (queue, ring) = (&*handle.send, &mut handle.sends);
         let mark = queue.posted();
-        queue.next_mark();
+        let mut room = distance(queue.limit().load(Relaxed), mark);
+        if room == 0 {
+            room = queue.find_room();
+        }
         // Where each request is handed over at once, none is for this way.
-        let room = if ring.is_of_one() {
-            0
-        } else {
-            distance(queue.limit().load(Relaxed), mark)
-        };
+        if ring.is_of_one() {
+            room = 0;
+        }
         (mark, ring.place(room))
+    }
+
+    /// The same, out of line.
+    #[inline(never)]
+    fn place_again(owner: &mut Q) -> (u64, Place<ibv_send_wr>) {
+        Self::place(owner)
     }
 
     /// Enters what is built.
@@ -108,7 +115,7 @@ impl<'q, 'm, Q: HasQp> Run<'q, 'm, Q> {
         // SAFETY: it is borrowed for `'q`, and this is the only reference to it.
         let owner = unsafe { self.owner.as_mut() };
         let result = f(owner);
-        (self.mark, (self.slot, self.stop, self.form)) = Self::place(owner);
+        (self.mark, (self.slot, self.stop, self.form)) = Self::place_again(owner);
         result
     }
 
@@ -139,11 +146,11 @@ impl<'q, 'm, Q: HasQp> Run<'q, 'm, Q> {
         context: Option<u64>,
         fill: impl FnOnce(&mut ibv_send_wr),
     ) -> Option<u64> {
-        // SAFETY: a slot of the ring, whose owner is borrowed, or the static (the invariant).
-        let form = unsafe { (*self.slot).form() };
+        // SAFETY: a slot of the ring, whose owner is borrowed, or the static (the invariant); nobody changes it meanwhile.
+        let slot = unsafe { &*self.slot };
         // SAFETY: it is borrowed for `'q`, and this is the only reference to it.
         let max_msg_sz = || unsafe { self.owner.as_mut() }.handle().max_msg_sz();
-        if !is_of(form, local, asked, max_msg_sz) {
+        if !is_of(slot, local, asked, max_msg_sz) {
             return None;
         }
         // SAFETY: it has a form, so it is a slot of the ring before `stop`, to which this is the only reference.

@@ -306,9 +306,6 @@ impl SrqPoster {
 
     /// Hands over the receives that are built.
     pub(crate) fn ring(&mut self) -> Result<(), NotPosted> {
-        if self.ring.waiting() == 0 {
-            return Ok(());
-        }
         let srq = self.handle.as_ptr();
         // SAFETY: the SRQ is live (invariant 1). The ring links whole requests, each with so many initialised entries behind
         // `sg_list`; each entry is a range of a region of this PD, whose use by receive queues is noted and whose memory
@@ -316,7 +313,10 @@ impl SrqPoster {
         let posted = self
             .ring
             .hand_over_some(|first, bad| unsafe { ops::ibv_post_srq_recv(srq, first, bad) });
-        posted.map_err(|refused| self.take_back(refused))
+        posted.map_err(|(count, status)| {
+            let refused = self.ring.refused_of(count, status);
+            self.take_back(refused)
+        })
     }
 
     /// What was handed over and refused goes out of the books again.

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use crate::account::{Outcomes, Queue};
-use crate::wr_id::SLOT_UNIT;
+use crate::wr_id::{self, SLOT_UNIT, STEP};
 
 /// One place. Its size is what the slot counts in within a `wr_id`, so that a masked `wr_id` is the distance of its place
 /// from the first one.
@@ -149,35 +149,35 @@ impl Parts {
         Some(queue)
     }
 
-    /// The same in a row of completions, of which the last was of `before`; the first finds [`Parts::nobody`] there. The caller
-    /// looks whether a queue was reset since.
+    /// The same in a row of completions: `row` is what it was after the one before. The caller looks whether a queue was reset
+    /// since.
     ///
     /// # Safety
-    /// As for [`Parts::retire_due`], and `before` is alive and was returned by this of the same table.
+    /// As for [`Parts::retire_due`], and `row` is of the same table, and nobody else retires meanwhile.
     #[inline(always)]
-    pub(super) unsafe fn retire_row<'a>(
-        self,
-        wr_id: u64,
-        before: *const Outcomes,
-    ) -> Option<&'a Outcomes> {
-        // SAFETY: as the caller promises.
-        let mut queue = unsafe { &*before };
-        // SAFETY: as the caller promises.
-        if !unsafe { is_due(queue, wr_id) } {
+    pub(super) unsafe fn retire_row<'a>(self, wr_id: u64, row: &mut Row) -> Option<&'a Outcomes> {
+        if wr_id != row.due {
             // SAFETY: as the caller promises.
-            queue = unsafe { self.find(wr_id) };
+            let queue = unsafe { self.find(wr_id) };
             // SAFETY: as the caller promises.
             if !unsafe { is_due(queue, wr_id) } {
                 return None;
             }
+            (row.queue, row.due) = (queue, wr_id);
         }
-        queue.retire(wr_id);
+        row.due = row.due.wrapping_add(STEP);
+        // SAFETY: it was found in the table, which is alive, and so is the queue, or the table's own.
+        let queue = unsafe { &*row.queue };
+        queue.retire_below(row.due);
         Some(queue)
     }
 
-    /// What no completion was of.
-    pub(super) fn nobody(self) -> *const Outcomes {
-        self.none
+    /// Where a row begins.
+    pub(super) fn row(self) -> Row {
+        Row {
+            queue: self.none,
+            due: wr_id::NOBODY,
+        }
     }
 
     /// The same if it is of the next request of its queue, as [`Outcomes::retire_next`] does.
@@ -189,6 +189,13 @@ impl Parts {
         let queue = unsafe { self.find(wr_id) };
         queue.retire_next(wr_id).then_some(queue)
     }
+}
+
+/// The queue that the completion before was of, and what is due of it.
+#[derive(Clone, Copy)]
+pub(super) struct Row {
+    queue: *const Outcomes,
+    due: u64,
 }
 
 /// Whether a success is the one that is due of a queue.

@@ -58,12 +58,17 @@ pub unsafe extern "C" fn loop_raw(
     0
 }
 
-/// The safe level: one post, then polls until its completion is there.
+/// The safe level: one post, then polls until its completion is there. The Queue Pairs are reached by pointers, as in C.
 ///
 /// # Errors
 /// A post or a poll was refused, or a completion is not that of the request, or not good.
 #[inline(never)]
-pub fn loop_safe(qps: &mut [Qp<Rc>; QPS], cq: &Cq, mr: &Mr, n: u64) -> Result<(), Box<dyn Error>> {
+pub fn loop_safe(
+    qps: &mut [&mut Qp<Rc>; QPS],
+    cq: &Cq,
+    mr: &Mr,
+    n: u64,
+) -> Result<(), Box<dyn Error>> {
     for i in 0..n {
         let (offset, len) = place(i);
         let ticket = qps[i as usize % QPS].send(mr.slice(offset, len)?)?;
@@ -89,7 +94,7 @@ pub fn loop_safe(qps: &mut [Qp<Rc>; QPS], cq: &Cq, mr: &Mr, n: u64) -> Result<()
 /// As for [`loop_safe`].
 #[inline(never)]
 pub fn loop_safe_lists(
-    qps: &mut [Qp<Rc>; QPS],
+    qps: &mut [&mut Qp<Rc>; QPS],
     cq: &mut Cq,
     mr: &Mr,
     n: u64,
@@ -98,9 +103,9 @@ pub fn loop_safe_lists(
     for first in (0..n).step_by(LIST) {
         let qp = &mut qps[first as usize / LIST % QPS];
         let mut sends = qp.sends();
-        for (k, id) in posted.iter_mut().enumerate() {
+        for k in 0..LIST {
             let (offset, len) = place(first + k as u64);
-            *id = sends.send(mr.slice(offset, len)?)?.wr_id();
+            posted[k] = sends.send(mr.slice(offset, len)?)?.wr_id();
         }
         sends.ring()?;
         let mut ids = posted.iter();

@@ -24,14 +24,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     ways.push((
         "safe",
         checked(&objects, |o, n| {
-            loops::loop_safe(&mut o.qps, &o.cq, &o.mr, n)
+            loops::loop_safe(&mut o.qps.each_mut(), &o.cq, &o.mr, n)
         }),
     ));
     let lists = Objects::new(Doorbell::Every(LIST as u32))?;
     ways.push((
         "safe-lists",
         checked(&lists, |o, n| {
-            loops::loop_safe_lists(&mut o.qps, &mut o.cq, &o.mr, n)
+            loops::loop_safe_lists(&mut o.qps.each_mut(), &mut o.cq, &o.mr, n)
         }),
     ));
     run(&arguments, &mut ways)

@@ -86,6 +86,16 @@ pub enum PostError {
         "the address handle is of another protection domain than the QP: create it with the QP's PD"
     )]
     OtherPdAh,
+    /// An address handle of another port of the device.
+    #[error(
+        "the address handle is of port {ah} and the QP is on port {qp}: make the handle for a path from port {qp}"
+    )]
+    OtherPortAh {
+        /// Port of the handle.
+        ah: u8,
+        /// Port of the QP.
+        qp: u8,
+    },
     /// A memory window of another protection domain, or a region.
     #[error(
         "the memory window, or the region that it is bound to, is of another protection domain than the QP: make all three of one PD"

@@ -104,29 +104,54 @@ impl<'m, T: Transport> Sends<'_, 'm, T> {
                 |qp| qp.post_on(context, op, local, flags),
             );
         };
-        let (slice, len) = (*slice, slice.len() as u64);
-        // What is unsignaled, and what names more than regions, is looked at one by one.
-        if len != 0
-            && op.check(len).is_ok()
-            && op.names().are_none()
-            && !flags.contains(PostFlags::UNSIGNALED)
-            && let Some(asked) = asked::<T, O>(flags)
-        {
-            let built = self.run.build_alike(
-                O::OPERATION,
-                asked,
-                slice.local(),
-                context,
-                #[inline(always)]
-                |request| op.fill(request),
-            );
-            if let Some(id) = built {
-                return Ok(Ticket::new(id, true));
-            }
+        let slice = *slice;
+        if let Some(id) = self.build(context, &op, slice, flags) {
+            return Ok(Ticket::new(id, true));
         }
         self.run.with(
             #[inline(always)]
             |qp| qp.post_on(context, op, &[slice], flags),
+        )
+    }
+
+    /// The short way of [`Sends::post_with`] alone, as [`Qp::post_quick`] is that of [`Qp::post_with`]. `false`: nothing was done.
+    #[inline(always)]
+    pub fn post_quick<O: Op<T>>(
+        &mut self,
+        context: u64,
+        op: O,
+        slice: MrSlice<'m>,
+        flags: PostFlags,
+    ) -> bool {
+        self.build(Some(context), &op, slice, flags).is_some()
+    }
+
+    /// Builds a request on the short way.
+    #[inline(always)]
+    fn build<O: Op<T>>(
+        &mut self,
+        context: Option<u64>,
+        op: &O,
+        slice: MrSlice<'m>,
+        flags: PostFlags,
+    ) -> Option<u64> {
+        let len = slice.len() as u64;
+        // What is unsignaled, and what names more than regions, is looked at one by one.
+        if len == 0
+            || op.check(len).is_err()
+            || !op.names().are_none()
+            || flags.contains(PostFlags::UNSIGNALED)
+        {
+            return None;
+        }
+        let asked = asked::<T, O>(flags)?;
+        self.run.build_alike(
+            O::OPERATION,
+            asked,
+            slice.local(),
+            context,
+            #[inline(always)]
+            |request| op.fill(request),
         )
     }
 

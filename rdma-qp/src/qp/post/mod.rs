@@ -5,6 +5,9 @@ mod doorbell;
 mod error;
 mod list;
 pub mod op;
+mod quick;
+mod recv;
+mod silence;
 
 use rdma_core_sys::rules;
 
@@ -12,13 +15,16 @@ pub use doorbell::Doorbell;
 pub use error::PostError;
 pub use list::Sends;
 pub use op::{Op, PostFlags};
+pub use quick::{NotTaken, QuickPost};
+pub(crate) use recv::check_recv;
+pub(crate) use silence::Silence;
 
-use super::{Qp, RecvQueue, Transport};
+use super::{Qp, Transport};
 use crate::account::Operation;
-use crate::cq::{Quick, Ticket};
+use crate::cq::Ticket;
 use crate::mr::MrSlice;
 use crate::raw::post::{Alike, Asked, NotPosted, Refusal};
-use crate::wr_id::{OPERATION_MASK, QueueKind, STEP, distance, is_before, sequence};
+use crate::wr_id::{OPERATION_MASK, QueueKind, STEP, is_before, sequence};
 
 /// No data: the local side of a request without any.
 pub const NOTHING: [MrSlice<'static>; 0] = [];
@@ -40,13 +46,6 @@ fn ticket(id: u64, flags: PostFlags) -> Ticket {
 #[inline]
 fn total(local: &[MrSlice<'_>]) -> u64 {
     local.iter().map(|slice| slice.len() as u64).sum()
-}
-
-/// Unsignaled sends at the end of the queue: from `from` up to `to`, both marks; equal where there are none.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Silence {
-    from: u64,
-    to: u64,
 }
 
 impl<T: Transport> Qp<T> {
@@ -130,38 +129,6 @@ impl<T: Transport> Qp<T> {
         }
     }
 
-    /// The short way of [`Qp::post_with`] alone, for callers that have little room on their own short way: a request like the one
-    /// before it. After [`Quick::Other`] nothing was done, and [`Qp::post_with`] posts it; that is also so of one that the device
-    /// refused, which then says why.
-    ///
-    /// ```
-    /// # use rdma_qp::{op, Access, Device, Memory, PostFlags, Quick};
-    /// # let device = Device::open_index(rdma_soft::verbs(), 0)?;
-    /// # let (pd, cq) = (device.alloc_pd()?, device.create_cq(64)?);
-    /// # let mr = pd.register(Memory::zeroed(64), Access::empty())?;
-    /// # let mut qp = pd.rc(&cq).create()?;
-    /// // The first request of a queue is like none.
-    /// assert_eq!(qp.post_quick(7, op::Send, mr.all(), PostFlags::empty()), Quick::Other);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[inline(always)]
-    pub fn post_quick<O: Op<T>>(
-        &mut self,
-        context: u64,
-        op: O,
-        slice: MrSlice<'_>,
-        flags: PostFlags,
-    ) -> Quick<Ticket> {
-        match self.post_alike::<false, O>(Some(context), &op, slice, flags) {
-            Alike::Posted(id) => Quick::Done(ticket(id, flags)),
-            Alike::Refused(status) => {
-                let _ = self.refused(status);
-                Quick::Other
-            }
-            Alike::Other => Quick::Other,
-        }
-    }
-
     /// The short way, see [`QpHandle::post_send_alike`].
     ///
     /// [`QpHandle::post_send_alike`]: crate::raw::qp::QpHandle::post_send_alike
@@ -199,7 +166,7 @@ impl<T: Transport> Qp<T> {
     /// The error of a request that the device refused on the short way.
     #[cold]
     #[inline(never)]
-    fn refused(&mut self, status: i32) -> PostError {
+    pub(super) fn refused(&mut self, status: i32) -> PostError {
         let reason = self.handle.refused_send(status);
         self.not_posted(QueueKind::Send, reason)
     }
@@ -335,112 +302,6 @@ impl<T: Transport> Qp<T> {
         self.posted(posted, flags)
     }
 
-    /// Posts a receive into `local`: the next SEND of the peer goes there, scattered in order.
-    ///
-    /// # Errors
-    /// See [`PostError`]; nothing was posted then, and of a list what the error says.
-    #[inline(always)]
-    pub fn recv<'m>(&mut self, local: impl AsRef<[MrSlice<'m>]>) -> Result<Ticket, PostError>
-    where
-        T: RecvQueue,
-    {
-        self.recv_keeping(None, local)
-    }
-
-    /// Posts a receive as [`Qp::recv`] does, and keeps a number beside it, as [`Qp::post_with`] does.
-    ///
-    /// # Errors
-    /// As [`Qp::recv`].
-    #[inline(always)]
-    pub fn recv_with<'m>(
-        &mut self,
-        context: u64,
-        local: impl AsRef<[MrSlice<'m>]>,
-    ) -> Result<Ticket, PostError>
-    where
-        T: RecvQueue,
-    {
-        self.recv_keeping(Some(context), local)
-    }
-
-    #[inline(always)]
-    fn recv_keeping<'m>(
-        &mut self,
-        context: Option<u64>,
-        local: impl AsRef<[MrSlice<'m>]>,
-    ) -> Result<Ticket, PostError>
-    where
-        T: RecvQueue,
-    {
-        let local = local.as_ref();
-        let [slice] = local else {
-            return self.recv_on(context, local);
-        };
-        match self.recv_alike(context, *slice) {
-            Alike::Posted(id) => Ok(Ticket::new(id, true)),
-            Alike::Refused(status) => Err(self.refused_recv(status)),
-            Alike::Other => self.recv_on(context, &[*slice]),
-        }
-    }
-
-    /// The short way of [`Qp::recv_with`] alone, as [`Qp::post_quick`] is that of [`Qp::post_with`].
-    #[inline(always)]
-    pub fn recv_quick(&mut self, context: u64, slice: MrSlice<'_>) -> Quick<Ticket>
-    where
-        T: RecvQueue,
-    {
-        match self.recv_alike(Some(context), slice) {
-            Alike::Posted(id) => Quick::Done(Ticket::new(id, true)),
-            Alike::Refused(status) => {
-                let _ = self.refused_recv(status);
-                Quick::Other
-            }
-            Alike::Other => Quick::Other,
-        }
-    }
-
-    /// The short way, see [`QpHandle::post_recv_alike`].
-    ///
-    /// [`QpHandle::post_recv_alike`]: crate::raw::qp::QpHandle::post_recv_alike
-    #[inline(always)]
-    fn recv_alike(&mut self, context: Option<u64>, slice: MrSlice<'_>) -> Alike
-    where
-        T: RecvQueue,
-    {
-        if check_recv(&[slice], T::RECV_HEADER).is_ok() && !slice.is_empty() {
-            self.handle.post_recv_alike(slice.local(), context)
-        } else {
-            Alike::Other
-        }
-    }
-
-    /// The error of a receive that the device refused on the short way.
-    #[cold]
-    #[inline(never)]
-    fn refused_recv(&mut self, status: i32) -> PostError {
-        let reason = self.handle.refused_recv(status);
-        self.not_posted(QueueKind::Recv, reason)
-    }
-
-    /// Posts whatever receive is not for the short way.
-    #[cold]
-    #[inline(never)]
-    fn recv_on(
-        &mut self,
-        context: Option<u64>,
-        local: &[MrSlice<'_>],
-    ) -> Result<Ticket, PostError> {
-        if local.len() > 1 && local.len() > self.handle.cap.max_recv_sge as usize {
-            return Err(self.too_many(QueueKind::Recv, local.len()));
-        }
-        check_recv(local, T::RECV_HEADER)?;
-        let local = local.iter().map(MrSlice::local);
-        match self.handle.post_recv(local, context) {
-            Ok(id) => Ok(Ticket::new(id, true)),
-            Err(reason) => Err(self.not_posted(QueueKind::Recv, reason)),
-        }
-    }
-
     #[cold]
     fn too_many(&self, queue: QueueKind, given: usize) -> PostError {
         let cap = &self.handle.cap;
@@ -517,37 +378,6 @@ impl<T: Transport> Qp<T> {
         }
     }
 
-    /// Notes that the send just entered is unsignaled.
-    fn note_silence(&mut self) {
-        let to = self.handle.send.posted();
-        let before = to.wrapping_sub(STEP);
-        if self.silence.to != before {
-            self.silence.from = before;
-        }
-        self.silence.to = to;
-    }
-
-    /// Outstanding unsignaled sends at the end of the queue.
-    pub(super) fn silent_tail(&self) -> u64 {
-        let send = &self.handle.send;
-        if self.silence.to == send.posted() {
-            distance(self.silence.to, self.silence.from).min(send.account().pending)
-        } else {
-            0
-        }
-    }
-
-    /// Whether every outstanding send is unsignaled, so that no completion can make room.
-    fn all_silent(&self) -> bool {
-        let send = &self.handle.send;
-        let account = send.account();
-        let silent = account.pending == 0
-            || self.silence.to == send.posted()
-                && account.pending <= distance(self.silence.to, self.silence.from);
-        // What was polled for another ticket, and is not taken yet, makes room too.
-        silent && account.pending == send.occupied()
-    }
-
     #[cold]
     fn full(&self, queue: QueueKind, place_is_kept: bool) -> PostError {
         let books = if queue == QueueKind::Send {
@@ -580,6 +410,7 @@ impl<T: Transport> Qp<T> {
         } = match reason {
             NotPosted::OtherPd(entry) => return PostError::OtherPd { entry },
             NotPosted::OtherPdAh => return PostError::OtherPdAh,
+            NotPosted::OtherPortAh { ah, qp } => return PostError::OtherPortAh { ah, qp },
             NotPosted::OtherPdWindow => return PostError::OtherPdWindow,
             NotPosted::Full => {
                 return match self.srq() {
@@ -627,29 +458,4 @@ impl<T: Transport> Qp<T> {
             reason: Box::new(reason),
         }
     }
-}
-
-/// Refuses receives into what is not made for it. `header` bytes are the device's.
-#[inline]
-pub(crate) fn check_recv(local: &[MrSlice<'_>], header: u32) -> Result<(), PostError> {
-    let mut len = 0;
-    for (entry, slice) in local.iter().enumerate() {
-        if slice.len() as u64 > u64::from(u32::MAX) {
-            return Err(PostError::MessageTooLong {
-                len: slice.len() as u64,
-                max: u32::MAX,
-            });
-        }
-        if !slice.is_writable() {
-            return Err(PostError::NotWritable {
-                entry,
-                operation: Operation::Recv,
-            });
-        }
-        len += slice.len() as u64;
-    }
-    if len < u64::from(header) {
-        return Err(PostError::NoRoomForHeader { len, header });
-    }
-    Ok(())
 }
