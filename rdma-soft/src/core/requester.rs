@@ -570,10 +570,12 @@ impl Qp {
         self.sq.rewind();
     }
 
-    /// The peer had no receive: go back, and wait as long as it said.
+    /// The peer had no receive: go back, and wait as long as it said. Then one packet asks whether it has one now; the
+    /// others wait for the answer, for without a receive it takes none of them.
     pub fn retry_after(&mut self, until: Instant) {
         (self.sq.ack_deadline, self.sq.probe_deadline) = (None, None);
         self.sq.rewind();
+        self.sq.probing = true;
         self.sq.rnr_until = Some(until);
     }
 

@@ -112,7 +112,7 @@ impl Sleeper {
 }
 
 /// The longest nap where packets come through shared memory, whose senders ring the bell when nobody takes them.
-const LONG_NAP: Duration = Duration::from_millis(20);
+const LONG_NAP: Duration = Duration::from_millis(8);
 
 /// The first nap.
 const FIRST_NAP: Duration = Duration::from_micros(20);
@@ -178,7 +178,7 @@ fn run(node: &Node, waiters: &[Arc<OwnedFd>]) {
             // Who ends the polling clears the lease first and then looks whether this naps.
             if has_lease(node) {
                 let gap = Duration::from_nanos(node.poll_gap.load(Ordering::Relaxed));
-                let nap = nap.max(4 * gap).min(longest);
+                let nap = nap.max((4 * gap).min(NAP)).min(longest);
                 let ends = if nap > NAP { fds.len() } else { 1 };
                 ended = sleeper.sleep(&mut fds[..ends], Some(nap));
             }

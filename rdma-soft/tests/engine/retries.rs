@@ -32,8 +32,8 @@ fn rnr_retry_counts_transmissions_exactly() {
         assert_eq!(p.net.state(0, p.qa), ERR);
         let naks = u64::from(retries) + 1;
         assert_eq!(p.net.nodes[1].engine.counters().tx_rnr_naks, naks);
-        // The second request followed the first each time.
-        assert_eq!(p.sent(Operation::Send), 2 * naks as usize);
+        // The second request followed the first once; then the first one asks alone.
+        assert_eq!(p.sent(Operation::Send), 1 + naks as usize);
     }
 }
 
@@ -86,6 +86,41 @@ fn rnr_retry_7_waits_until_a_receive_is_posted() {
     p.net.settle();
     assert_eq!(p.net.ends(0), [(1, OK)]);
     assert_eq!(p.net.ends(1), [(9, OK)]);
+}
+
+/// A peer without a receive is asked with one packet each time, however many wait: it takes none of them before it takes
+/// the first, and then it gets all.
+#[test]
+fn a_peer_without_a_receive_is_asked_with_one_packet() {
+    let mut p = pair(&Conn {
+        rnr_retry: 7,
+        min_rnr_timer: 12,
+        ..Conn::default()
+    });
+    let sends = 16;
+    for mark in 1..=sends {
+        p.net.send(0, p.qa, wqe(mark, SEND, &[p.a.sge(0, 10)]));
+    }
+    p.net.run(Duration::from_millis(50), |_| false);
+    let naks = p.net.nodes[1].engine.counters().tx_rnr_naks;
+    assert!((70..=80).contains(&naks), "every 0.64 ms: {naks}");
+    let repeated = p.net.nodes[0].engine.counters().tx_retransmitted;
+    assert!(repeated <= naks, "{repeated} packets for {naks} NAKs");
+    for mark in 1..=sends {
+        let sge = p.b.sge(0, 64);
+        p.net.recv(1, p.qb, 100 + mark, &[sge]);
+    }
+    p.net.settle();
+    let ends = |from| {
+        (1..=sends)
+            .map(|mark| (from + mark, OK))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(p.net.ends(0), ends(0));
+    assert_eq!(p.net.ends(1), ends(100));
+    // And what was held back goes out once.
+    let in_all = p.net.nodes[0].engine.counters().tx_retransmitted;
+    assert!(in_all <= repeated + sends, "{in_all} after {repeated}");
 }
 
 #[test]

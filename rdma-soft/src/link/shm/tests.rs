@@ -3,10 +3,16 @@
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
 
+use rustix::event::Timespec;
 use rustix::fs::{MemfdFlags, SealFlags};
 
+use super::ring::Sender;
+use super::socket::{Heard, Hello};
 use super::*;
+use crate::core::time::Instant;
+use crate::link::IpFields;
 use crate::wire::{Bth, Opcode, Packet, Psn};
 
 const START: Instant = Instant::from_nanos(5_000_000_000);
