@@ -19,17 +19,18 @@ qp bw [OPTIONS]
 What counts is what arrived, in the time from the first post to the last
 completion. The peak is the best stretch of 10 ms. MiB are 1048576 bytes, Gb are
 10^9 bits. Over UC and UD messages carry a number as immediate data, by which
-those that are lost are told.
+the lost ones are counted.
 
 Examples:
   qp bw                               both ends in this process: the first try
   qp bw -a --op write --plot bw.svg   every size, and a picture
   qp bw -s 64 -l 16 -q 4 -D 5         small messages by 4 Queue Pairs, 5 s
-  qp bw -c ud --check -n 1000         what is lost, and whether the rest is right
+  qp bw -c ud --check -n 1000         what is lost; is the rest right?
   qp bw --listen 0.0.0.0:7472         on one host: answers whoever comes
   qp bw -b 192.0.2.7:7472             on another: both ways at the same time
 
-The two ends meet over TCP at ADDR; what is measured is said at the end that asks.
+The two ends meet over TCP at ADDR; what is measured is said at the end that
+asks.
 
 Status: 0 something was measured, 1 nothing was, or something failed, 2 wrong
 options.")]

@@ -20,7 +20,7 @@ qp lat [OPTIONS]
 SEND and WRITE: half of the time from a post to the answer, which the other end
 gives with the same operation. READ, cas and faa: the time from the post to the
 completion. Over UC and UD messages carry a number as immediate data, by which
-those that are lost are told.
+the lost ones are counted.
 
 Examples:
   qp lat                              both ends in this process: the first try
@@ -29,7 +29,8 @@ Examples:
   qp lat --listen 0.0.0.0:7472        on one host: answers whoever comes
   qp lat -c ud 192.0.2.7:7472         on another
 
-The two ends meet over TCP at ADDR; what is measured is said at the end that asks.
+The two ends meet over TCP at ADDR; what is measured is said at the end that
+asks.
 
 Status: 0 something was measured, 1 nothing was, or something failed, 2 wrong
 options.")]

@@ -37,7 +37,7 @@ fn every_transport() {
         for size in sizes {
             // The machine may be busy: a datagram waits as long as it must.
             let (status, report) = report(&format!(
-                "--transport {transport} -s {size} -c 20 -i 0 -W 20s"
+                "--transport {transport} -s {size} -c 20 -i 0 -W 20s --timeout 22"
             ));
             assert_eq!(status, Some(0), "{report}");
             let count = |name: &str| report[name].as_u64().unwrap();

@@ -198,15 +198,17 @@ impl Runner {
         if times.is_some() {
             all.times = times;
         }
-        if self.plan.figure == Figure::Bw && self.plan.tells() {
+        let [mine, theirs] = &outcomes;
+        match self.plan.figure {
             // What one end sent came to the other, or is lost.
-            let [mine, theirs] = &outcomes;
-            all.lost += mine.sent.saturating_sub(theirs.arrived);
-            all.lost += theirs.sent.saturating_sub(mine.arrived);
-        } else {
+            Figure::Bw if self.plan.tells() => {
+                all.lost += mine.sent.saturating_sub(theirs.arrived);
+                all.lost += theirs.sent.saturating_sub(mine.arrived);
+            }
+            // It was acknowledged.
+            Figure::Bw => {}
             // A message whose answer did not come.
-            let [mine, _] = &outcomes;
-            all.lost += mine.sent.saturating_sub(mine.arrived);
+            Figure::Lat => all.lost += mine.sent.saturating_sub(mine.arrived),
         }
         for (sum, outcome) in all.outcomes.iter_mut().zip(outcomes) {
             sum.sent += outcome.sent;
@@ -430,3 +432,6 @@ impl Runner {
 pub fn tag(number: u64) -> u8 {
     number as u8
 }
+
+#[cfg(test)]
+mod tests;

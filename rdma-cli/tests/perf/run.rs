@@ -1,0 +1,65 @@
+//! Running `qp lat` and `qp bw`.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+pub fn qp() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_qp"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("RDMA_SOFT_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+pub fn run(line: &str) -> Output {
+    qp().args(line.split_whitespace()).output().unwrap()
+}
+
+/// Its status and its report. The machine may be busy: nothing is given up early.
+pub fn report(line: &str) -> (Option<i32>, Value) {
+    let patience = if line.contains("--timeout") {
+        ""
+    } else {
+        "--timeout 22"
+    };
+    let ended = run(&format!("{line} --json {patience}"));
+    let report = serde_json::from_slice(&ended.stdout)
+        .unwrap_or_else(|error| panic!("{line}: {error}: {ended:?}"));
+    (ended.status.code(), report)
+}
+
+pub fn number(value: &Value, name: &str) -> u64 {
+    value[name]
+        .as_u64()
+        .unwrap_or_else(|| panic!("{name} of {value}"))
+}
+
+/// A process of its own that answers, and is ended with the test.
+pub struct Listening(pub Child, pub String);
+
+impl Listening {
+    pub fn new(options: &[&str]) -> Listening {
+        let mut child = qp()
+            .args(["bw", "--listen", "127.0.0.1:0"])
+            .args(options)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let address = line.trim().strip_prefix("listening on ").unwrap();
+        let address = address.to_owned();
+        Listening(child, address)
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
