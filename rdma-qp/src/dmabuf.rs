@@ -7,7 +7,8 @@ use crate::endpoint::RemoteRegion;
 use crate::errno::Errno;
 use crate::mr::{MrSlice, OutOfRegion};
 use crate::pd::{Access, Pd};
-use crate::raw::pd::{Holder, OwnedRegion, Reclaim};
+use crate::raw::pd::{Holder, Reclaim};
+use crate::raw::region::OwnedRegion;
 
 /// Memory behind a dma-buf could not be registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

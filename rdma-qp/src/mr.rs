@@ -17,7 +17,8 @@ use crate::endpoint::RemoteRegion;
 use crate::errno::Errno;
 use crate::pd::Access;
 use crate::raw::memory::Memory;
-use crate::raw::pd::{Holder, LocalSlice, OwnedRegion, PdHandle, Reclaim, Region};
+use crate::raw::pd::{Holder, PdHandle, Reclaim};
+use crate::raw::region::{LocalSlice, OwnedRegion, Region};
 
 /// A range is not inside its region.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

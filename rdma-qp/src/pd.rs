@@ -14,7 +14,8 @@ use crate::errno::Errno;
 use crate::mr::Mr;
 use crate::qp::{QpBuilder, Rc, Uc, Ud};
 use crate::raw::memory::Memory;
-use crate::raw::pd::{OwnedRegion, PdHandle};
+use crate::raw::pd::PdHandle;
+use crate::raw::region::OwnedRegion;
 use crate::xrc::{XrcDomain, XrcSend, XrcSrqBuilder};
 
 bitflags::bitflags! {

@@ -5,6 +5,7 @@ use std::fmt;
 use super::books::success;
 use super::{Completion, Cq, PollError, Usual};
 use crate::raw::intake::Rest;
+use crate::raw::rarely;
 
 /// Completions that one call took from the device, see [`Cq::poll_batch`]. What is not looked at is handed out later.
 pub struct Completions<'c> {
@@ -29,8 +30,7 @@ impl Cq {
     /// The CQ does not work any more.
     #[inline(always)]
     pub fn poll_batch(&mut self) -> Result<Completions<'_>, PollError> {
-        self.intake.refill();
-        if self.intake.is_used_up()
+        if !self.intake.refill()
             && let Some(error) = self.trouble()
         {
             return Err(error);
@@ -74,11 +74,6 @@ impl Cq {
     }
 }
 
-/// What the compiler is to take for rare: who calls this is on a path of its own.
-#[cold]
-#[inline(never)]
-fn rarely() {}
-
 impl Completions<'_> {
     /// Takes the next completion as the iterator does, and hands it to one of the two, as [`Cq::poll_by`] does.
     #[inline(always)]
@@ -91,6 +86,7 @@ impl Completions<'_> {
         if let Some((wc, queue)) = self.rest.look() {
             return Some(usual(Usual::new(&wc, queue, id)));
         }
+        rarely();
         let done = self.next_unusual()?;
         let context = self.rest.with(|cq| cq.context(&done));
         Some(other(done, context))
@@ -99,7 +95,6 @@ impl Completions<'_> {
     /// The next completion if it is not for the short way.
     #[inline(always)]
     fn next_unusual(&mut self) -> Option<Completion> {
-        rarely();
         if self.rest.is_done() {
             return None;
         }
@@ -116,6 +111,7 @@ impl Iterator for Completions<'_> {
         if let Some((wc, queue)) = self.rest.look() {
             return Some(Usual::new(&wc, queue, id).completion());
         }
+        rarely();
         self.next_unusual()
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 
-use super::pd::{LocalSlice, OwnedRegion};
+use super::region::{LocalSlice, OwnedRegion};
 
 /// The region and its free chunks.
 ///

@@ -1,20 +1,22 @@
 //! What a poller takes off a completion queue, and the short way from a completion to the books of its queue.
 
+mod rest;
+
 use std::cell::{Cell, UnsafeCell};
 use std::collections::HashMap;
-use std::marker::PhantomData;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use rdma_core_sys::*;
 
+pub(crate) use rest::Rest;
+
 use super::cq::CqHandle;
 use super::errno_of;
-use super::table::{Parts, Row, Table};
+use super::table::{Parts, Table};
 use crate::account::{Ending, Outcomes, Queue};
-use crate::cq::Cq;
 use crate::errno::Errno;
 use crate::number::NumberHasher;
 use crate::wr_id::{self, QueueKind};
@@ -86,125 +88,6 @@ impl Taken {
             kind: queue.kind(),
             header: queue.header(),
         }
-    }
-}
-
-/// Who has the intake of a CQ.
-///
-/// # Safety
-/// It is always the same intake, reached through the value alone.
-pub(crate) unsafe trait HasIntake {
-    fn intake(&mut self) -> &mut Intake;
-}
-
-// SAFETY: `intake_mut` returns a field of the CQ.
-unsafe impl HasIntake for Cq {
-    fn intake(&mut self) -> &mut Intake {
-        self.intake_mut()
-    }
-}
-
-/// The rest of a batch, taken by the short way.
-///
-/// Its invariant: from `next` to `end` are the completions of the batch that are not looked at, and behind them is no success;
-/// `places` are those of the table, and `row` is of it, begun after `closed` was 0. Or `end` is null, `next` is such an end, and there is more to do. That is so as long as nobody else uses the
-/// intake, which is behind `owner`, borrowed.
-pub(crate) struct Rest<'c, C: HasIntake> {
-    next: *const ibv_wc,
-    closed: NonNull<AtomicU32>,
-    row: Row,
-    places: Parts,
-    end: *const ibv_wc,
-    /// Nothing goes before the batch.
-    plain: bool,
-    owner: NonNull<C>,
-    borrowed: PhantomData<&'c mut C>,
-}
-
-impl<'c, C: HasIntake> Rest<'c, C> {
-    #[inline(always)]
-    pub(crate) fn new(owner: &'c mut C) -> Rest<'c, C> {
-        let intake = owner.intake();
-        let (next, end, plain) = intake.rest();
-        let places = intake.places.get();
-        Rest {
-            next,
-            closed: NonNull::from(&*intake.closed),
-            row: places.row(),
-            places,
-            end,
-            plain,
-            owner: NonNull::from(owner),
-            borrowed: PhantomData,
-        }
-    }
-
-    /// Tells the intake what was taken.
-    #[inline(always)]
-    fn leave(&mut self) {
-        if self.end.is_null() {
-            return;
-        }
-        // SAFETY: it is borrowed for `'c`, and this is the only reference to it.
-        let intake = unsafe { self.owner.as_mut() }.intake();
-        if self.plain {
-            // SAFETY: both point into the batch, or behind it.
-            intake.set_left(unsafe { self.end.offset_from(self.next) } as usize);
-        }
-    }
-
-    /// Does something with the owner of the intake.
-    #[inline(always)]
-    pub(crate) fn with<R>(&mut self, f: impl FnOnce(&mut C) -> R) -> R {
-        self.leave();
-        // SAFETY: it is borrowed for `'c`, and this is the only reference to it.
-        let owner = unsafe { self.owner.as_mut() };
-        // Should `f` panic, nothing is for the short way any more.
-        (self.next, self.end) = (owner.intake().last_place(), ptr::null());
-        let result = f(owner);
-        let intake = owner.intake();
-        (self.next, self.end, self.plain) = intake.rest();
-        self.places = intake.places.get();
-        self.row = self.places.row();
-        result
-    }
-
-    #[inline(always)]
-    pub(crate) fn owner(&self) -> &C {
-        // SAFETY: it is borrowed for `'c`, and whoever changes it here has `&mut self`.
-        unsafe { self.owner.as_ref() }
-    }
-
-    /// Whether there is nothing left, and nothing else to do.
-    #[inline(always)]
-    pub(crate) fn is_done(&self) -> bool {
-        self.next == self.end && self.plain
-    }
-
-    /// The short way: takes the next completion, and books it, as [`Intake::look`] does.
-    #[inline(always)]
-    pub(crate) fn look(&mut self) -> Option<(ibv_wc, &Outcomes)> {
-        // SAFETY: a completion of the batch, or what is behind the last (the invariant), to which no other reference exists:
-        // the intake has none, and is not used.
-        let wc = unsafe { *self.next };
-        // SAFETY: the intake has an `Arc` to it, always the same.
-        let closed = unsafe { self.closed.as_ref() }.load(Relaxed);
-        if wc.status.0 | closed != 0 {
-            return None;
-        }
-        // SAFETY: `places` are those of the table, and `row` is of it (the invariant); this is the poller, as in the intake,
-        // which nobody uses meanwhile.
-        let queue = unsafe { self.places.retire_row(wc.wr_id, &mut self.row) }?;
-        // SAFETY: it is a success, so it is not behind the last.
-        self.next = unsafe { self.next.add(1) };
-        Some((wc, queue))
-    }
-}
-
-impl<C: HasIntake> Drop for Rest<'_, C> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.leave();
     }
 }
 
@@ -351,12 +234,11 @@ impl Intake {
         unsafe { self.batch.get().cast::<ibv_wc>().add(BATCH) }
     }
 
-    /// Asks the device for a batch if none is left and no others go first. What it failed with is told by [`Intake::take`].
+    /// Asks the device for a batch if none is left and no others go first. `false`: there is nothing; what it failed with is told
+    /// by [`Intake::take`].
     #[inline(always)]
-    pub(crate) fn refill(&mut self) {
-        if self.left.get() == 0 {
-            self.fill(self.ask());
-        }
+    pub(crate) fn refill(&mut self) -> bool {
+        self.left.get() != 0 || self.fill(self.ask())
     }
 
     /// Asks the device for a batch, and returns what it did: how many there are, 0, or that it failed.
@@ -365,12 +247,6 @@ impl Intake {
         // SAFETY: the CQ is live: the owner holds its handle. The batch has room for as many as are asked for, and no
         // reference to it exists.
         unsafe { ops::ibv_poll_cq(self.cq.as_ptr(), BATCH as i32, self.batch.get().cast()) }
-    }
-
-    /// Whether nothing of the batch is left, and nothing goes before it.
-    #[inline(always)]
-    pub(crate) fn is_used_up(&self) -> bool {
-        self.left.get() == 0
     }
 
     /// Whether [`Intake::look`] just found that the device has none.

@@ -25,6 +25,7 @@ pub(crate) mod mw;
 pub(crate) mod pd;
 pub(crate) mod post;
 pub(crate) mod qp;
+pub(crate) mod region;
 mod ring;
 pub(crate) mod run;
 mod slots;
@@ -36,6 +37,11 @@ use std::ffi::c_int;
 use std::ptr::NonNull;
 
 use crate::errno::Errno;
+
+/// Who calls this is on a path that the compiler is to keep out of the way of the usual one.
+#[cold]
+#[inline]
+pub(crate) fn rarely() {}
 
 /// The result of a verbs call that returns 0, an errno, or -1 with errno set.
 #[inline]

@@ -11,7 +11,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use rdma_core_sys::*;
 
-use super::pd::{LocalSlice, PdHandle, Resource};
+use super::pd::{PdHandle, Resource};
+use super::region::LocalSlice;
 use super::{pointer, status};
 use crate::errno::Errno;
 use crate::wr_id::QueueKind;

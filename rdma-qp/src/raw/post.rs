@@ -8,8 +8,8 @@ use rdma_core_sys::*;
 use super::ah::{Datagram, Through};
 use super::errno_of;
 use super::mw::Binding;
-use super::pd::LocalSlice;
 use super::qp::QpHandle;
+use super::region::LocalSlice;
 use super::ring::{Entries, Form, LONG, Refused, Ring, Slot};
 use crate::account::{Operation, Queue};
 use crate::errno::Errno;
@@ -87,6 +87,12 @@ impl Asked {
         assert!(asked < LONG);
         // A signaled SEND is what costs nothing to ask for.
         Asked(asked ^ ((IBV_WR_SEND.0 as Form) << 8 | IBV_SEND_SIGNALED.bits() as Form))
+    }
+
+    /// Whether a success is to be told.
+    #[inline(always)]
+    const fn is_signaled(self) -> bool {
+        self.0 & IBV_SEND_SIGNALED.bits() as Form == 0
     }
 }
 
@@ -170,7 +176,6 @@ impl QpHandle {
         &mut self,
         operation: Operation,
         asked: Asked,
-        signaled: bool,
         names: Names<'_>,
         local: LocalSlice<'_>,
         context: Option<u64>,
@@ -179,7 +184,7 @@ impl QpHandle {
         let send = &*self.send;
         let mark = send.posted();
         let limit = limit_of(send);
-        if mark == limit || !signaled && mark.wrapping_add(STEP) == limit {
+        if mark == limit || !asked.is_signaled() && mark.wrapping_add(STEP) == limit {
             return Alike::Other;
         }
         let (slot, bad) = if LIST {

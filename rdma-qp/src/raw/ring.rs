@@ -13,6 +13,8 @@ use std::ptr;
 
 use rdma_core_sys::*;
 
+use super::rarely;
+
 /// A work request as a ring needs it.
 ///
 /// # Safety
@@ -74,7 +76,7 @@ pub(super) struct Refused {
 /// What a request of one range has in common with others: the region, which [`Region::form`] names, and what is asked for.
 /// 0 stands for none.
 ///
-/// [`Region::form`]: super::pd::Region::form
+/// [`Region::form`]: super::region::Region::form
 pub(super) type Form = u64;
 
 /// Forms of requests on one region.
@@ -345,20 +347,23 @@ impl<R: Request> Ring<R> {
         if self.next == self.first {
             return Ok(());
         }
-        // SAFETY: at least one request is filled, so there is one before `next`, which the ring owns.
-        let last = unsafe { &mut (*self.next.sub(1)).request };
-        let link = last.next();
-        last.set_next(ptr::null_mut());
+        // SAFETY: at least one request is filled, so there is one before `next`.
+        let last = unsafe { self.next.sub(1) };
+        // SAFETY: as above; the ring owns it.
+        let link = unsafe { (*last).request.next() };
+        // SAFETY: as above.
+        unsafe { (*last).request.set_next(ptr::null_mut()) };
         let status = post(self.first.cast(), &mut self.bad);
         // SAFETY: as above; the library keeps no pointer to a request after the call.
-        unsafe { (*self.next.sub(1)).request.set_next(link) };
-        let result = if status == 0 {
-            Ok(())
-        } else {
-            Err((self.waiting(), status))
-        };
+        unsafe { (*last).request.set_next(link) };
+        if status != 0 {
+            rarely();
+            let count = self.waiting();
+            self.next = self.first;
+            return Err((count, status));
+        }
         self.next = self.first;
-        result
+        Ok(())
     }
 
     /// How far the library came with a list of `count`. One that refuses and does not say which request accepted none.

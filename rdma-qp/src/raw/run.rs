@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use rdma_core_sys::ibv_send_wr;
 
-use super::pd::LocalSlice;
 use super::post::{Asked, is_of};
 use super::qp::QpHandle;
+use super::rarely;
+use super::region::LocalSlice;
 use super::ring::{Form, Place, Slot};
 use crate::account::Operation;
 use crate::qp::{Qp, Transport};
@@ -151,6 +152,7 @@ impl<'q, 'm, Q: HasQp> Run<'q, 'm, Q> {
         // SAFETY: it is borrowed for `'q`, and this is the only reference to it.
         let max_msg_sz = || unsafe { self.owner.as_mut() }.handle().max_msg_sz();
         if !is_of(slot, local, asked, max_msg_sz) {
+            rarely();
             return None;
         }
         // SAFETY: it has a form, so it is a slot of the ring before `stop`, to which this is the only reference.

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rdma_core_sys::*;
 
 use super::cq::CqHandle;
-use super::pd::{LocalSlice, PdHandle};
+use super::pd::PdHandle;
 use super::post::{NotPosted, Refusal, lend};
+use super::region::LocalSlice;
 use super::ring::Ring;
 use super::xrc::XrcdHandle;
 use super::{errno_of, pointer, status};

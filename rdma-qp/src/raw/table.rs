@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
+use super::rarely;
 use crate::account::{Outcomes, Queue};
 use crate::wr_id::{self, SLOT_UNIT, STEP};
 
@@ -157,6 +158,7 @@ impl Parts {
     #[inline(always)]
     pub(super) unsafe fn retire_row<'a>(self, wr_id: u64, row: &mut Row) -> Option<&'a Outcomes> {
         if wr_id != row.due {
+            rarely();
             // SAFETY: as the caller promises.
             let queue = unsafe { self.find(wr_id) };
             // SAFETY: as the caller promises.

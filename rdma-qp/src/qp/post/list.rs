@@ -8,6 +8,7 @@ use crate::cq::Ticket;
 use crate::endpoint::RemoteAddr;
 use crate::mr::MrSlice;
 use crate::qp::{Connects, Qp, RdmaRead, RdmaWrite, Transport};
+use crate::raw::rarely;
 use crate::raw::run::Run;
 
 /// Sends that are posted one after another and handed over together, by [`Qp::sends`].
@@ -108,6 +109,7 @@ impl<'m, T: Transport> Sends<'_, 'm, T> {
         if let Some(id) = self.build(context, &op, slice, flags) {
             return Ok(Ticket::new(id, true));
         }
+        rarely();
         self.run.with(
             #[inline(always)]
             |qp| qp.post_on(context, op, &[slice], flags),

@@ -150,7 +150,6 @@ impl<T: Transport> Qp<T> {
         let posted = self.handle.post_send_alike::<LIST>(
             O::OPERATION,
             asked,
-            signaled,
             op.names(),
             slice.local(),
             context,
