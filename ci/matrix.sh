@@ -49,14 +49,14 @@ if ((quick)); then
 else
     # Each kernel with the rdma-core of its time; then the oldest with the newest. sid has whatever is newest.
     while read -r kernel suite; do
-        machine "kernel-$kernel-suite" 900 -k "$suite" -u "$suite" suite
+        machine "kernel-$kernel-suite" 1500 -k "$suite" -u "$suite" suite
         machine "kernel-$kernel-states" 240 -k "$suite" -u "$suite" states
     done <<<'5.10 bullseye
 6.1 bookworm
 6.12 trixie
 sid sid'
-    machine kernel-5.10-core-sid 600 -k bullseye -u sid suite --quick
-    machine kernel-sid-core-33 600 -k sid -u bullseye suite --quick
+    machine kernel-5.10-core-sid 900 -k bullseye -u sid suite --quick
+    machine kernel-sid-core-33 900 -k sid -u bullseye suite --quick
     while read -r release suite; do
         row "core-$release" 600 ci/rdma-core/check.sh "$suite"
     done <<<'33 bullseye

@@ -51,7 +51,7 @@ ran() { # ran TEXT COMMAND..: it succeeds, and its output has the text.
 # Not its C library's: the compiler has those of this machine.
 headers=$work/headers-$suite
 mkdir -p "$headers"
-ln -sfn "$dev/usr/include/infiniband" "$headers/infiniband"
+ln -sfn "$dev/usr/include/infiniband" "$dev/usr/include/rdma" "$headers"
 check "the layout of every type, and every constant" \
     ran "test result: ok. 1 passed" env VERBS_INCLUDE_DIR="$headers" VERBS_RELEASE="$release" cargo test -p rdma-core-sys --locked --test c_layout
 
@@ -68,11 +68,13 @@ if ! compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null || ! command -v p
     echo "SKIP link-$release: no libclang or no pkg-config (packages libclang-dev and pkg-config)"
     skipped=$((skipped + 1))
 else
+    for package in libibverbs librdmacm; do
+        sed "s,^includedir=.*,includedir=$headers," "$dev/usr/lib/x86_64-linux-gnu/pkgconfig/$package.pc" >"$headers/$package.pc"
+    done
     link() {
         CARGO_TARGET_DIR=$work/target CARGO_BUILD_TARGET=x86_64-unknown-linux-gnu \
-            CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C link-arg=--sysroot=$dev" \
-            PKG_CONFIG_LIBDIR=$dev/usr/lib/x86_64-linux-gnu/pkgconfig PKG_CONFIG_SYSROOT_DIR=$dev \
-            PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 BINDGEN_EXTRA_CLANG_ARGS=--sysroot=$dev \
+            CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS=$(ci/vm/linking.sh "$dev") \
+            PKG_CONFIG_LIBDIR=$headers:$dev/usr/lib/x86_64-linux-gnu/pkgconfig \
             tests cargo test -p rdma-core-sys --features link --test link
     }
     linked=$(link 2>"$work/link-$suite.log")

@@ -8,5 +8,5 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 sysroot=$("$here/prepare.sh" dev bullseye) || { status=$?; echo "$sysroot"; exit "$status"; }
 export CARGO_BUILD_TARGET=x86_64-unknown-linux-gnu
-export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C link-arg=--sysroot=$sysroot"
+export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS=$("$here/linking.sh" "$sysroot")
 exec "$@"

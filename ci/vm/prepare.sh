@@ -61,12 +61,15 @@ once() {
 export VM_CACHE=$work
 kernel() { once "$work/kernel-$1" "$here/fetch.sh" kernel "$1" || skip "the kernel of $1 cannot be fetched"; }
 user() { once "$work/user-$1" "$here/fetch.sh" user "$1" || skip "the userland of $1 cannot be fetched"; }
-# Newer suites have /lib as a link, in a package that is not among these.
+# Newer suites have /lib as a link, in a package that is not among these. Links that begin with / would lead out of it.
 dev() {
     local suite=$1 dir=$2 link
     "$here/fetch.sh" user "$suite" "$dir" libibverbs-dev librdmacm-dev libc6-dev libgcc-s1 ibverbs-providers
     for link in lib lib64; do
         [[ -e $dir/$link ]] || ln -s "usr/$link" "$dir/$link"
+    done
+    find "$dir" -type l -lname '/*' | while read -r link; do
+        ln -sfnr "$dir$(readlink "$link")" "$link"
     done
 }
 

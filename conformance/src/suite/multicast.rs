@@ -75,11 +75,13 @@ fn receive(end: &End, at: usize) -> Result<(), Trouble> {
 fn send(end: &End, group: ibv_gid, number: u32, qkey: u32) -> Result<(), Trouble> {
     let buffer = &end.side.buffer;
     buffer.write(SOURCE, &pattern(number, 100));
+    // It stays until the request is done: a device may look at it any time before.
+    let ah = Ah::new(&end.side.pd, &end.side.vector(group))?;
     end.qp.post_send(&Send {
         flags: IBV_SEND_SIGNALED,
         sges: vec![buffer.sge(SOURCE, 100)],
         to: Some(To {
-            ah: Ah::new(&end.side.pd, &end.side.vector(group))?,
+            ah: ah.clone(),
             qp_num: ALL,
             qkey,
         }),
