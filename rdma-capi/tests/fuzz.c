@@ -3,6 +3,8 @@
  * sentence), and in the end every object that is left can be destroyed.
  *
  *   fuzz [CALLS [SEED]]
+ *
+ * With QP_FUZZ_INPUT defined it has fuzz_one() instead of main(): the same, but drawn from bytes that a fuzzer gives.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -13,7 +15,7 @@
 
 static uint64_t state;
 
-static uint64_t draw(void)
+static uint64_t random_draw(void)
 {
     state ^= state << 13;
     state ^= state >> 7;
@@ -21,7 +23,31 @@ static uint64_t draw(void)
     return state;
 }
 
+#ifdef QP_FUZZ_INPUT
+static const unsigned char *input;
+static size_t left;
+
+static uint64_t take(size_t bytes)
+{
+    uint64_t value = 0;
+
+    for (; bytes && left; bytes--, left--) value = value << 8 | *input++;
+    return value;
+}
+
+static uint64_t draw(void) { return take(4) * 0x100000001u; }
+static uint64_t below(uint64_t n) { return take(n <= 256 ? 1 : 2) % n; }
+
+/* Nothing waits. */
+#define PATIENCE(ms) 0
+/* Making one takes longer than a thousand other calls: there is one, for all inputs. */
+#define DEVICES 1
+#else
+static uint64_t draw(void) { return random_draw(); }
 static uint64_t below(uint64_t n) { return draw() % n; }
+#define PATIENCE(ms) (ms)
+#define DEVICES 3
+#endif
 
 /* A number: small, at the edge of a type, or any. */
 static uint64_t number(void)
@@ -39,7 +65,11 @@ static void random_bytes(void *to, size_t len)
 {
     size_t i;
 
-    for (i = 0; i < len; i++) ((unsigned char *)to)[i] = (unsigned char)(below(3) ? below(4) : draw());
+#ifdef QP_FUZZ_INPUT
+    /* A byte for all of them: an input is short. */
+    state = below(256) * 0x9e3779b97f4a7c15u + 1;
+#endif
+    for (i = 0; i < len; i++) ((unsigned char *)to)[i] = (unsigned char)(random_draw() % 3 ? random_draw() % 4 : random_draw());
 }
 
 /* All handles that there ever were, and those of each type that live. */
@@ -103,7 +133,7 @@ static int create(int type)
 
     if (lives[type] == MOST) return 0;
     switch (type) {
-    case DEVICE: result = lives[DEVICE] < 3 ? qp_soft_open(NULL, (qp_device **)&what) : 0; break;
+    case DEVICE: result = lives[DEVICE] < DEVICES ? qp_soft_open(NULL, (qp_device **)&what) : 0; break;
     case PD: result = qp_pd_create((qp_device *)handle(DEVICE), (qp_pd **)&what); break;
     case MR:
         if (below(2))
@@ -189,7 +219,7 @@ static int use(void)
     case 6: return qp_post_srq_recv((qp_srq *)handle(SRQ), &recv);
     case 7:
     case 8: return qp_poll((qp_cq *)handle(CQ), done, (size_t)below(9), &n);
-    case 9: return qp_wait((qp_cq *)handle(CQ), (int64_t)below(2), done, (size_t)below(9), &n);
+    case 9: return qp_wait((qp_cq *)handle(CQ), (int64_t)PATIENCE(below(2)), done, (size_t)below(9), &n);
     case 10: return qp_cq_explain((qp_cq *)handle(CQ), text, (size_t)below(sizeof text), &n);
     case 11: return qp_cq_arm((qp_cq *)handle(CQ), &v);
     case 12: return qp_cq_take_events((qp_cq *)handle(CQ));
@@ -202,7 +232,7 @@ static int use(void)
     case 19: return qp_pair_state((qp_pair *)handle(PAIR), &v);
     case 20: return qp_pair_query_text((qp_pair *)handle(PAIR), text, (size_t)below(sizeof text), &n);
     case 21: return qp_pair_account((qp_pair *)handle(PAIR), (int)below(4), &account);
-    case 22: return qp_pair_drain((qp_pair *)handle(PAIR), 20, NULL, NULL, NULL);
+    case 22: return qp_pair_drain((qp_pair *)handle(PAIR), PATIENCE(20), NULL, NULL, NULL);
     case 23: return qp_pair_attach((qp_pair *)handle(PAIR), "239.9.9.9", 0);
     case 24: return qp_pair_detach((qp_pair *)handle(PAIR), "239.9.9.9");
     case 25: return qp_mr_read((qp_mr *)handle(MR), (size_t)number(), (uint8_t *)text, (size_t)below(sizeof text));
@@ -219,40 +249,79 @@ static int use(void)
     }
 }
 
-int main(int argc, char **argv)
+static uint64_t refused;
+
+/* One call; 0 if what it said is not as documented. */
+static int call(void)
+{
+    int result, type;
+
+    errno = 0;
+    switch (below(12)) {
+    case 0:
+        type = (int)below(TYPES);
+        if (type == DEVICE && DEVICES == 1) return 1;
+        result = destroy(type, handle(type));
+        break;
+    case 1:
+    case 2: result = create((int)below(TYPES)); break;
+    default: result = use();
+    }
+    if (result == 0) return 1;
+    refused++;
+    if (result > 0 && result == errno && *qp_last_error() && qp_last_code() != QP_CODE_NONE && qp_last_code() != QP_CODE_INTERNAL) return 1;
+    printf("gave %d, errno %d, %s: %s\n", result, errno, qp_code_name((int)qp_last_code()), qp_last_error());
+    return 0;
+}
+
+/* Destroys the objects that are left, but for devices if they are to stay; 0 if one cannot be. */
+static int end(int types)
 {
     static const int order[TYPES] = {DEST, PAIR, TARGET, SRQ, MR, DOMAIN, CQ, PD, DEVICE};
+    int i, type;
+
+    for (i = 0; i < types; i++) {
+        while (lives[type = order[i]]) {
+            if (!destroy(type, live[type][0])) continue;
+            printf("at the end: %s\n", qp_last_error());
+            return 0;
+        }
+    }
+    return 1;
+}
+
+#ifdef QP_FUZZ_INPUT
+/* One input; gives the number of calls, or -1 for a finding. */
+int fuzz_one(const unsigned char *data, size_t size);
+int fuzz_one(const unsigned char *data, size_t size)
+{
+    int calls = 0, type;
+
+    input = data, left = size, knows = 0;
+    for (type = DEVICE; type <= CQ; type++) create(type);
+    for (; left && calls < 200; calls++)
+        if (!call()) return -1;
+    left = 0;
+    return end(TYPES - 1) ? calls : -1;
+}
+#else
+int main(int argc, char **argv)
+{
     uint64_t calls = argc > 1 ? strtoull(argv[1], NULL, 10) : 20000, seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1, i;
-    uint64_t refused = 0;
     int type;
 
     state = seed * 0x9e3779b97f4a7c15u + 1;
     for (type = DEVICE; type < TYPES; type++) create(type);
     for (i = 0; i < calls; i++) {
-        int result;
-
-        errno = 0;
-        switch (below(12)) {
-        case 0: type = (int)below(TYPES), result = destroy(type, handle(type)); break;
-        case 1:
-        case 2: result = create((int)below(TYPES)); break;
-        default: result = use();
-        }
-        if (result == 0) continue;
-        refused++;
-        if (result < 0 || result != errno || !*qp_last_error() || qp_last_code() == QP_CODE_NONE || qp_last_code() == QP_CODE_INTERNAL) {
-            printf("seed %" PRIu64 ", call %" PRIu64 ": gave %d, errno %d, %s: %s\n", seed, i, result, errno,
-                   qp_code_name((int)qp_last_code()), qp_last_error());
-            return 1;
-        }
+        if (call()) continue;
+        printf("seed %" PRIu64 ", call %" PRIu64 "\n", seed, i);
+        return 1;
     }
-    for (i = 0; i < TYPES; i++) {
-        while (lives[type = order[i]]) {
-            if (!destroy(type, live[type][0])) continue;
-            printf("seed %" PRIu64 ": at the end: %s\n", seed, qp_last_error());
-            return 1;
-        }
+    if (!end(TYPES)) {
+        printf("seed %" PRIu64 "\n", seed);
+        return 1;
     }
     printf("seed %" PRIu64 ": %" PRIu64 " calls, %" PRIu64 " refused, all objects destroyed\n", seed, calls, refused);
     return 0;
 }
+#endif

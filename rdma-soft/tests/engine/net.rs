@@ -380,7 +380,7 @@ impl Net {
         self.drain();
     }
 
-    fn arrive(&mut self, i: usize, frame: &Frame) {
+    pub fn arrive(&mut self, i: usize, frame: &Frame) {
         let node = &mut self.nodes[i];
         match check(frame.src, frame.dst, &frame.bytes, 0, IpIds::Own) {
             Ok((packet, payload)) => {
