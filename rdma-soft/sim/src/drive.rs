@@ -141,6 +141,7 @@ impl World {
                 self.heard(host, t.packet.bth.dest_qp);
                 if let Some(engine) = self.engine(host) {
                     engine.loopback(now, &t);
+                    count += engine.loopback_middle(now, &t, most - count);
                 }
             } else {
                 self.send(host, &t);

@@ -1,5 +1,7 @@
 //! One node: its resources, its Queue Pairs, and the four verbs that drive them.
 
+mod middle;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 

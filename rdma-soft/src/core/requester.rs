@@ -2,6 +2,7 @@
 
 mod hazard;
 mod local;
+mod middle;
 
 use std::collections::VecDeque;
 
@@ -13,6 +14,8 @@ use super::time::Instant;
 use super::transmit::{Source, Transmit, check_local};
 use super::wqe::{Data, SendOp, SendWqe};
 use crate::wire::{AtomicEth, Class, Deth, Opcode, Operation, Packet, Place, Psn, Reth};
+
+pub(super) use middle::Middle;
 
 /// The sending half of a Queue Pair.
 #[derive(Debug)]

@@ -4,6 +4,7 @@
 //! message, its length, the rights, the receive. Nothing is changed before all of them passed.
 
 mod execute;
+mod middle;
 
 use std::collections::VecDeque;
 

@@ -276,3 +276,69 @@ fn a_passive_target_makes_no_call() {
     until("the WRITE arrives", || remote.read(0, 1 << 16) == data);
     ok(x.sent());
 }
+
+/// What one node takes together of a long message counts as the packets that it is, and the next message finds its place; also
+/// where memory lies in pieces.
+#[test]
+fn a_long_message_on_one_node_is_all_its_packets() {
+    const LEN: usize = 300 * 1024 + 1;
+    let device = Device::plain();
+    let opt = Options {
+        mtu: 1024,
+        ..Options::default()
+    };
+    let (x, y) = pair(&device, &device, opt);
+    let (from, to) = (Buf::new(&x, LEN), Buf::new(&y, LEN + 8));
+    let data = from.fill(5);
+    let before = device.counters();
+    for (wr_id, first) in [(1, 1000), (2, 50_001)] {
+        to.write(0, &vec![0; LEN + 8]);
+        let mut there = [to.sge(0, first), to.sge(first, LEN - first)];
+        assert_eq!(y.recv(wr_id, &mut there), 0);
+        let mut here = [
+            from.sge(0, 7),
+            from.sge(7, 2000),
+            from.sge(2007, LEN - 2007),
+        ];
+        assert_eq!(x.send(&mut wr(IBV_WR_SEND, wr_id, &mut here)), 0);
+        assert_eq!(ok(x.sent()).wr_id, wr_id);
+        assert_eq!(ok(y.received()).byte_len as usize, LEN);
+        assert!(to.read(0, LEN) == data);
+        assert_eq!(to.read(LEN, 8), [0; 8], "nothing behind the message");
+    }
+    let after = device.counters();
+    let more = |of: fn(&rdma_soft::Snapshot) -> u64| of(&after) - of(&before);
+    // Who has to wait for the processor may ask again.
+    let again = more(|s| s.engine.tx_retransmitted);
+    let packets = 2 * LEN.div_ceil(1024) as u64 + again + more(|s| s.engine.tx_acks);
+    assert_eq!(more(|s| s.engine.tx_frames), packets);
+    assert_eq!(more(|s| s.engine.rx_frames), packets);
+    assert_eq!(more(|s| s.engine.rx_accepted), packets - again);
+    assert_eq!(more(|s| s.link.self_packets), packets);
+    assert_eq!(more(|s| s.engine.rx_payload_bytes), 2 * LEN as u64);
+}
+
+/// The packet that does not fit any more is refused, and not those before it.
+#[test]
+fn a_long_message_on_one_node_that_does_not_fit_is_refused() {
+    const LEN: usize = 100 * 1024;
+    let device = Device::plain();
+    let opt = Options {
+        mtu: 1024,
+        ..Options::default()
+    };
+    let (x, y) = pair(&device, &device, opt);
+    let (from, to) = (Buf::new(&x, LEN), Buf::new(&y, LEN));
+    let data = from.fill(6);
+    let room = 70 * 1024 + 1;
+    assert_eq!(y.recv(1, &mut [to.sge(0, room)]), 0);
+    let mut here = [from.sge(0, LEN)];
+    assert_eq!(x.send(&mut wr(IBV_WR_SEND, 2, &mut here)), 0);
+    assert_eq!(x.sent().status, IBV_WC_REM_INV_REQ_ERR);
+    assert_eq!(y.received().status, IBV_WC_LOC_LEN_ERR);
+    assert!(to.read(0, 70 * 1024) == data[..70 * 1024]);
+    assert!(
+        to.read(room, LEN - room).iter().all(|&byte| byte == 0),
+        "nothing behind the receive"
+    );
+}

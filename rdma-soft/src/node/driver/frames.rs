@@ -263,6 +263,9 @@ impl Driver {
                 self.counters.self_packets += 1;
                 self.take_posts();
                 self.engine.loopback(now, &packet);
+                let more = self.engine.loopback_middle(now, &packet, most - count);
+                self.counters.self_packets += u64::from(more);
+                count += more;
             } else {
                 self.send_packet(now, &packet);
             }
