@@ -20,3 +20,6 @@ pub mod troubleshooting {}
 
 #[doc = include_str!("recipes.md")]
 pub mod recipes {}
+
+#[doc = include_str!("kept_alive.md")]
+pub mod kept_alive {}

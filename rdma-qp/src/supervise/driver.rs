@@ -1,36 +1,30 @@
 //! The state machine over a real Queue Pair, a real clock and a real channel.
 
+mod device;
+mod steps;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use rdma_core_sys::{
-    IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_GID_CHANGE, IBV_EVENT_PORT_ACTIVE,
-    IBV_EVENT_PORT_ERR, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR,
-    IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR,
-};
+use rdma_core_sys::{IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR};
 
 use super::meeting::Sign;
 use super::probes::{Probes, is_heartbeat};
 use super::wake::Wake;
-use super::{
-    Action, Event, Ledger, Meeting, Message, Options, Probed, Proof, Report, Supervisor, Why,
-};
+use super::{Event, Ledger, Meeting, Message, Options, Proof, Report, Supervisor, Why};
 use crate::buffer::Buffer;
 use crate::cq::{Armed, Completion, Cq, Failure, PollError, Ticket};
 use crate::deadline::Deadline;
 use crate::device::{AsyncEvent, Device};
-use crate::endpoint::{Peer, encode};
+use crate::endpoint::Peer;
 use crate::errno::Errno;
 use crate::fd;
 use crate::gid::GidEntry;
 use crate::mr::MrSlice;
 use crate::pd::Access;
-use crate::qp::{
-    Connected, Connecting, DrainProblem, Fate, Negotiated, Op, PostError, PostFlags, Qp, Rc,
-    ToReset,
-};
+use crate::qp::{Connecting, Fate, Negotiated, Op, PostError, PostFlags, Qp, Rc};
 use crate::wr_id::QueueKind;
 
 /// How often the channel and the device's events are looked at while the connection is up and busy.
@@ -405,81 +399,6 @@ impl<C, T: Probes> Supervised<C, T> {
         }
     }
 
-    fn device_events(&mut self, at: Duration) {
-        loop {
-            match self.device.next_event(Duration::ZERO) {
-                Ok(None) => break,
-                Ok(Some(event)) => {
-                    // What concerns all connections of the device is told to all.
-                    let of_this_qp = matches!(event, AsyncEvent::Qp { qp_num, .. } if qp_num == self.qp.qp_num());
-                    self.note(at, &event);
-                    if !of_this_qp {
-                        self.happened.push_back(Happened::Device(event));
-                    }
-                }
-                Err(_) => {
-                    self.device_removed(at);
-                    break;
-                }
-            }
-        }
-    }
-
-    /// Takes an event in; false if it is not of this connection.
-    fn note(&mut self, at: Duration, event: &AsyncEvent) -> bool {
-        match *event {
-            AsyncEvent::Port { kind, port } if port == self.options.port => match kind {
-                IBV_EVENT_PORT_ACTIVE | IBV_EVENT_PORT_ERR => match self.port_is_up() {
-                    Ok(up) => self.machine.port(at, up),
-                    Err(_) => self.machine.port(at, kind == IBV_EVENT_PORT_ACTIVE),
-                },
-                IBV_EVENT_GID_CHANGE if self.has_lost_gid() => self.machine.gid_changed(at),
-                _ => return false,
-            },
-            AsyncEvent::Qp { kind, qp_num } if qp_num == self.qp.qp_num() => match kind {
-                IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR => {
-                    // The event may be of a life that has ended.
-                    if self.is_in_error() {
-                        self.machine.down(at, Why::Event(kind));
-                    }
-                }
-                _ => {}
-            },
-            AsyncEvent::Other {
-                kind: IBV_EVENT_DEVICE_FATAL | IBV_EVENT_CQ_ERR,
-            } => self.device_removed(at),
-            _ => return false,
-        }
-        self.act(at);
-        true
-    }
-
-    fn is_in_error(&self) -> bool {
-        self.qp
-            .state()
-            .is_ok_and(|state| state == rdma_core_sys::IBV_QPS_ERR)
-    }
-
-    fn device_removed(&mut self, at: Duration) {
-        self.removed = true;
-        self.machine.device_removed(at);
-        self.act(at);
-    }
-
-    fn port_is_up(&self) -> Result<bool, String> {
-        let port = self.device.port(self.options.port);
-        let info = port.map_err(|error| error.to_string())?.query();
-        Ok(info.map_err(|error| error.to_string())?.is_active())
-    }
-
-    /// Whether the GID that the peer was told is not in the table any more, or there is none yet.
-    fn has_lost_gid(&self) -> bool {
-        let Some(gid) = &self.gid else { return true };
-        let port = self.device.port(self.options.port);
-        let now = port.ok().and_then(|port| port.gid(gid.index).ok());
-        now.is_none_or(|now| (now.gid, now.kind) != (gid.gid, gid.kind))
-    }
-
     /// Takes completions until there is something to tell, or nothing more.
     fn completions(&mut self, at: Duration) {
         while self.happened.is_empty() {
@@ -534,133 +453,6 @@ impl<C, T: Probes> Supervised<C, T> {
             self.device_events(at);
         }
         self.machine.down(at, Why::Failed(status));
-    }
-
-    /// Does what the machine wants done.
-    fn act(&mut self, at: Duration) {
-        while let Some(action) = self.machine.next_action() {
-            match action {
-                Action::Seek => self.meeting.seek(),
-                Action::Leave => self.meeting.leave(),
-                Action::End => {
-                    self.ending = Some(at);
-                    self.go_on_ending(at);
-                }
-                Action::Describe => match self.describe() {
-                    Ok(record) => self.machine.described(at, &record),
-                    Err(why) => self.machine.failed(at, why),
-                },
-                Action::Send(message) => {
-                    if let Err(error) = self.meeting.send(&message) {
-                        self.machine.channel_lost(at, error);
-                    }
-                }
-                Action::Join(record) => match self.join(&record) {
-                    Ok(()) => self.machine.joined(at),
-                    Err(why) => self.machine.failed(at, why),
-                },
-                Action::Finish => match self.finish() {
-                    Ok(_) => self.machine.finished(at),
-                    Err(why) => self.machine.failed(at, why),
-                },
-                Action::Probe => {
-                    let probed = self.probe();
-                    self.machine.probed(at, probed);
-                }
-                Action::Tell(event) => {
-                    tracing::info!(qp = ?self.qp, "{event}");
-                    if let Event::Dead { why } = &event {
-                        self.why = Some(why.clone());
-                    }
-                    self.happened.push_back(Happened::Event(event));
-                }
-            }
-        }
-    }
-
-    /// Takes what the device has flushed by now; tells the machine when that is all.
-    fn go_on_ending(&mut self, at: Duration) {
-        let Some(since) = self.ending else { return };
-        let (drained, over) = match self.qp.drain(&[&self.cq], Duration::ZERO) {
-            Ok(drained) => (drained, Some(true)),
-            Err(error) => {
-                let waits = matches!(
-                    error.reason,
-                    DrainProblem::TimedOut { .. } | DrainProblem::NoLastWqe { .. }
-                );
-                let goes_on = waits && at < since + FLUSH;
-                (*error.drained, (!goes_on).then_some(false))
-            }
-        };
-        for done in &drained.completions {
-            self.book(at, done);
-        }
-        let Some(complete) = over else { return };
-        if !complete {
-            // A device that cannot be asked any more may have flushed all the same.
-            while let Ok(Some(done)) = self.cq.poll() {
-                self.book(at, &done);
-            }
-        }
-        self.ending = None;
-        while self.qp.take_ended_buffer(QueueKind::Send).is_some() {}
-        let complete = complete || self.ledger.is_empty();
-        if let Some(why) = self.why.take() {
-            let silent = Fate::of_success(T::RULES, crate::account::Operation::Send);
-            let happened = &mut self.happened;
-            let tell = |message| happened.push_back(Happened::Done(message));
-            let report = self.ledger.end(why, complete, silent, tell);
-            self.happened.push_back(Happened::Ended(report));
-        }
-        self.machine.ended(at);
-        self.act(at);
-    }
-
-    fn describe(&mut self) -> Result<Vec<u8>, String> {
-        self.qp.to(ToReset).map_err(|error| error.to_string())?;
-        let port = self.device.port(self.options.port);
-        let gid = port.map_err(|error| error.to_string())?.best_gid();
-        let gid = GidEntry::from(gid.map_err(|error| error.to_string())?);
-        self.gid = Some(gid);
-        let here = self.qp.endpoint_with(gid, self.options.path);
-        let here = here.map_err(|error| error.to_string())?;
-        encode(&here, &self.options.offered).map_err(|error| error.to_string())
-    }
-
-    fn join(&mut self, record: &[u8]) -> Result<(), String> {
-        let there = Peer::decode(record).map_err(|error| error.to_string())?;
-        self.qp.init().map_err(|error| error.to_string())?;
-        let posted = (self.receives)(&mut self.qp).and_then(|()| self.qp.ring());
-        posted.map_err(|error| format!("the receives could not be posted: {error}"))?;
-        let agreed = self.qp.connect_begin(&there, self.options.timing);
-        self.agreed = Some(agreed.map_err(|error| error.to_string())?);
-        self.there = Some(there);
-        Ok(())
-    }
-
-    fn finish(&mut self) -> Result<Connected, String> {
-        let agreed = self.agreed.take().ok_or("nothing was agreed on")?;
-        let finished = self.qp.connect_finish(agreed, self.options.timing);
-        finished.map_err(|error| error.to_string())
-    }
-
-    fn probe(&mut self) -> Probed {
-        if T::PROOF != Proof::Heartbeat && self.ledger.will_tell() {
-            return Probed::Busy;
-        }
-        match T::probe(&mut self.qp) {
-            Ok(ticket) => {
-                let first = self.ledger.is_empty();
-                self.ledger.posted(ticket, None, true);
-                if first {
-                    Probed::Posted
-                } else {
-                    Probed::Behind
-                }
-            }
-            // What fills the queue, or the error that the state comes from, will be told.
-            Err(_) => Probed::Busy,
-        }
     }
 }
 
