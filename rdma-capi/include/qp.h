@@ -30,9 +30,20 @@
  * called by a signal handler. A child of fork(2) opens what it needs itself: handles of its parent are of no use to it. What is
  * not destroyed when the process ends, ends with it.
  *
- * Names, beside those of verbs: context is wr_id, ..._depth is max_..._wr, ..._ranges is max_..._sge, qp_dest is an ibv_ah with
- * the number and the Q_Key of a Queue Pair, qp_region is what addr, length and rkey of an ibv_mr are to a peer. Immediate data
- * is in host byte order.
+ * Names. What verbs call something else:
+ *
+ *   context of qp_send, qp_recv, qp_completion   wr_id
+ *   send_depth, recv_depth                       max_send_wr, max_recv_wr
+ *   send_ranges, recv_ranges                     max_send_sge, max_recv_sge
+ *   inline_data                                  max_inline_data
+ *   qp_range: mr, offset, len                    ibv_sge: lkey, addr, length
+ *   qp_region: what a peer is told               addr, length and rkey of an ibv_mr
+ *   qp_pair; qp_ref, of one that you made        ibv_qp
+ *   qp_dest                                      ibv_ah, with remote_qpn and remote_qkey of a request
+ *   op, enum qp_op; operation                    opcode of ibv_send_wr; of ibv_wc
+ *   imm, in host byte order                      imm_data, in network byte order
+ *   QP_UNSIGNALED; requests are signaled         no IBV_SEND_SIGNALED
+ *   qp_cq_arm(), qp_cq_take_events()             ibv_req_notify_cq(); ibv_get_cq_event() and ibv_ack_cq_events()
  *
  * Needs nothing but the C library at build time: libibverbs is found when it is first needed, in the process if it is there,
  * else on the system. <infiniband/verbs.h> may be included before or after, or not at all.
@@ -1604,7 +1615,7 @@ int qp_poll(struct qp_cq *cq, struct qp_completion *completions, size_t room, si
 /**
  * Waits until at least one completion is there, and takes what is there.
  *
- * A CQ with events sleeps; one without polls, at first busily, then with short naps.
+ * A CQ with events sleeps, and arms itself: no qp_cq_arm() before; one without polls, at first busily, then with short naps.
  *
  * @param timeout_ms   How long, in milliseconds; below 0: no limit.
  * @param completions  Where they go.

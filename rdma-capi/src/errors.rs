@@ -112,9 +112,10 @@ fn of_post(error: &PostError) -> (qp_code, c_int) {
         PostError::WrongState { errno, .. } => (QP_CODE_STATE, errno.raw_os_error()),
         PostError::Refused { errno, .. } => said(errno),
         PostError::List { reason, .. } => of_post(reason),
-        PostError::OtherPd { .. } | PostError::OtherPdAh | PostError::OtherPdWindow => {
-            (QP_CODE_MISMATCH, EINVAL)
-        }
+        PostError::OtherPd { .. }
+        | PostError::OtherPdAh
+        | PostError::OtherPortAh { .. }
+        | PostError::OtherPdWindow => (QP_CODE_MISMATCH, EINVAL),
         _ => (QP_CODE_REFUSED, EINVAL),
     }
 }

@@ -17,7 +17,8 @@ use crate::log;
 ///
 /// `hot fn` leaves out the look whether the call comes from within the log callback: for what is called for every message.
 /// With `first { ... } then { ... }` the first block does what most of the calls ask for, and gives `Some` of what the function
-/// returns. It runs outside the panic boundary, so that nothing has to be saved for that: it can neither panic nor fail. `None`,
+/// returns. It runs outside the panic boundary, so that nothing has to be saved for that: whatever can panic is put behind one
+/// out of line. `None`,
 /// or an argument that is refused: nothing was done, and the second block, the body, is run.
 macro_rules! export {
     () => {};
@@ -354,6 +355,13 @@ pub(crate) struct Places<'a, T> {
     at: *mut T,
     len: usize,
     life: PhantomData<&'a mut [T]>,
+}
+
+impl<'a, T> From<Out<'a, T>> for Places<'a, T> {
+    fn from(out: Out<'a, T>) -> Places<'a, T> {
+        let (at, len, life) = (out.0.as_ptr(), 1, PhantomData);
+        Places { at, len, life }
+    }
 }
 
 impl<T> Places<'_, T> {

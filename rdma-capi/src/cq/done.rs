@@ -28,24 +28,32 @@ const NOTHING: qp_completion = qp_completion {
 /// on the way.
 #[inline(always)]
 pub(super) fn usual(done: &Usual<'_>, put: impl FnOnce(qp_completion)) {
-    let operation = done.operation();
-    if operation == Operation::Recv {
-        return put(received(&done.completion(), done.context()));
-    }
-    put(qp_completion {
+    let made = qp_completion {
         context: done.context(),
         qp_num: done.qp_num(),
-        byte_len: done.byte_len(),
-        operation: code(operation),
-        queue: qp_queue::QP_SQ as u8,
         ..NOTHING
-    });
+    };
+    match done.operation() {
+        Operation::Send => put(made),
+        Operation::Write => put(qp_completion {
+            operation: qp_op::QP_WRITE as u8,
+            ..made
+        }),
+        Operation::Read => put(qp_completion {
+            operation: qp_op::QP_READ as u8,
+            byte_len: done.byte_len(),
+            ..made
+        }),
+        _ => put(success(done)),
+    }
 }
 
-/// The success of a receive.
+const _: () = assert!(qp_op::QP_SEND as u8 == 0 && qp_queue::QP_SQ as u8 == 0);
+
+/// Any success.
 #[inline(never)]
-fn received(done: &Completion, context: u64) -> qp_completion {
-    any(done, context)
+fn success(done: &Usual<'_>) -> qp_completion {
+    any(&done.completion(), done.context())
 }
 
 /// Any completion.

@@ -10,7 +10,7 @@ use rdma_qp::{Armed, CloseCqError, Completion, Cq, Device, Quick};
 
 use crate::device::qp_device;
 use crate::errors::in_use;
-use crate::export::{Out, Places, Room, export, put_text};
+use crate::export::{Out, Places, Room, export, hot_boundary, put_text};
 use crate::fault::*;
 use crate::slots::{Alone, Held, Kind, Later, Object, insert};
 use crate::values::deadline;
@@ -146,28 +146,44 @@ impl Queue {
                 Err(_) if count > 0 => break,
                 Err(error) => return Err(error.into()),
             };
-            let mut other = None;
-            while count < places.len() && other.is_none() {
+            while count < places.len() {
+                let mut other = None;
                 let taken = batch.next_by(
                     #[inline(always)]
                     |usual| done::usual(&usual, |made| places.set(count, made)),
-                    |taken| other = Some(taken),
+                    |taken, context| other = Some((taken, context)),
                 );
                 if taken.is_none() {
                     break;
                 }
+                if let Some((taken, context)) = other {
+                    if taken.outcome.is_err() {
+                        self.failed = Some(taken);
+                    }
+                    places.set(count, done::any(&taken, context));
+                }
                 count += 1;
             }
-            drop(batch);
-            if let Some(taken) = other {
-                let out = self.translate(&taken);
-                places.set(count - 1, out);
-            } else if count == before {
+            if count == before {
                 break;
             }
         }
         Ok(count)
     }
+}
+
+/// Goes on with a poll for one completion that is not for the short way.
+#[cold]
+#[inline(never)]
+fn poll_on(
+    mut cq: Alone<Queue>,
+    place: Out<'_, qp_completion>,
+    mut count: Out<'_, usize>,
+) -> c_int {
+    hot_boundary(|| {
+        count.set(cq.poll(&mut place.into(), 0)?);
+        Ok(())
+    })
 }
 
 export! {
@@ -212,7 +228,7 @@ export! {
         match taken {
             Quick::Done(()) => count.set(1),
             Quick::Nothing => count.set(0),
-            Quick::Other => return None,
+            Quick::Other => return Some(poll_on(cq, place, count)),
         }
         Some(0)
     } then {
@@ -224,7 +240,7 @@ export! {
 
     /// Waits until at least one completion is there, and takes what is there.
     ///
-    /// A CQ with events sleeps; one without polls, at first busily, then with short naps.
+    /// A CQ with events sleeps, and arms itself: no qp_cq_arm() before; one without polls, at first busily, then with short naps.
     ///
     /// @param timeout_ms   How long, in milliseconds; below 0: no limit.
     /// @param completions  Where they go.

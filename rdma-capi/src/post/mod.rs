@@ -128,9 +128,7 @@ export! {
     ///         device said. Nothing was posted then.
     hot fn qp_post_send(pair: *mut qp_pair as Later<Pair>, send: *const qp_send as In<'_, qp_send>) first {
         let send = send.0;
-        let mut entered = pair.glance_with::<Mr>(send.mr)?;
-        let (pair, mr) = entered.both();
-        usual::send(pair, send, mr).then_some(0)
+        Some(usual::send(pair.glance_with::<Mr>(send.mr)?, send))
     } then {
         let send = send.0;
         if send.mr.is_null() {
@@ -212,9 +210,7 @@ export! {
     /// @return As qp_post_send().
     hot fn qp_post_recv(pair: *mut qp_pair as Later<Pair>, recv: *const qp_recv as In<'_, qp_recv>) first {
         let recv = recv.0;
-        let mut entered = pair.glance_with::<Mr>(recv.mr)?;
-        let (pair, mr) = entered.both();
-        usual::recv(pair, recv, mr).then_some(0)
+        Some(usual::recv(pair.glance_with::<Mr>(recv.mr)?, recv))
     } then {
         let recv = recv.0;
         if recv.mr.is_null() {

@@ -1,60 +1,103 @@
 //! What most programs post in their loops, the short way.
 
+use std::ffi::c_int;
+
 use rdma_qp::*;
 
 use super::any::{self, READ, SEND, WRITE};
 use super::{nothing, qp_recv, qp_send};
+use crate::export::hot_boundary;
 use crate::fault::Fault;
 use crate::pair::{Any, Pair};
-use crate::slots::Held;
+use crate::slots::{Held, With};
 
-/// Posts a SEND, WRITE or READ over RC. `false`: nothing was done.
+/// Posts a SEND without flags over RC, which is what costs least, or goes on with anything else; and gives what the function
+/// returns.
 #[inline(always)]
-pub(super) fn send(pair: &mut Pair, send: &qp_send, mr: &Mr) -> bool {
-    let Any::Rc(qp) = &mut pair.qp else {
-        return false;
-    };
-    if send.flags == 0 {
-        return with_flags(qp, send, mr, PostFlags::empty());
+pub(super) fn send(mut entered: With<Pair, Mr>, send: &qp_send) -> c_int {
+    let (pair, mr) = entered.both();
+    if let Any::Rc(qp) = &mut pair.qp
+        && send.op | send.flags == SEND
+        && let Ok(local) = mr.slice(send.offset, send.len)
+    {
+        match qp.post_quick(send.context, op::Send, local, PostFlags::empty()) {
+            QuickPost::Done(_) => return 0,
+            QuickPost::Refused(not) => return refused(not),
+            QuickPost::Other => {}
+        }
     }
-    flagged(qp, send, mr)
+    send_on(entered, send)
 }
 
-/// The same with flags.
+const _: () = assert!(SEND == 0);
+
+/// Posts any other request of one range.
 #[inline(never)]
-fn flagged(qp: &mut Qp<Rc>, send: &qp_send, mr: &Mr) -> bool {
-    any::flags(send).is_ok_and(|flags| with_flags(qp, send, mr, flags))
+fn send_on(mut entered: With<Pair, Mr>, send: &qp_send) -> c_int {
+    let (pair, mr) = entered.both();
+    if let Any::Rc(qp) = &mut pair.qp
+        && let Ok(local) = mr.slice(send.offset, send.len)
+        && let Ok(flags) = any::flags(send)
+    {
+        let (context, remote) = (send.context, send.remote.at(send.remote_offset));
+        let posted = match send.op {
+            SEND => qp.post_quick(context, op::Send, local, flags),
+            WRITE => qp.post_quick(context, op::Write { remote }, local, flags),
+            READ => qp.post_quick(context, op::Read { remote }, local, flags),
+            _ => QuickPost::Other,
+        };
+        match posted {
+            QuickPost::Done(_) => return 0,
+            QuickPost::Refused(not) => return refused(not),
+            QuickPost::Other => {}
+        }
+    }
+    send_any(entered, send)
 }
 
+/// Posts whatever is not for the short way.
+#[cold]
+#[inline(never)]
+fn send_any(mut entered: With<Pair, Mr>, send: &qp_send) -> c_int {
+    hot_boundary(|| {
+        let (pair, mr) = entered.both();
+        any::post(pair, send, &[mr.slice(send.offset, send.len)?][..])?;
+        super::ring(pair)
+    })
+}
+
+#[cold]
+#[inline(never)]
+fn refused(not: NotTaken<'_, Rc>) -> c_int {
+    hot_boundary(|| Err(not.error().into()))
+}
+
+/// Posts a receive of a Queue Pair's own, or goes on with anything else.
 #[inline(always)]
-fn with_flags(qp: &mut Qp<Rc>, send: &qp_send, mr: &Mr, flags: PostFlags) -> bool {
-    let Ok(local) = mr.slice(send.offset, send.len) else {
-        return false;
-    };
-    let remote = || send.remote.at(send.remote_offset);
-    let posted = match send.op {
-        SEND => qp.post_quick(send.context, op::Send, local, flags),
-        WRITE => qp.post_quick(send.context, op::Write { remote: remote() }, local, flags),
-        READ => qp.post_quick(send.context, op::Read { remote: remote() }, local, flags),
-        _ => return false,
-    };
-    matches!(posted, Quick::Done(_))
+pub(super) fn recv(mut entered: With<Pair, Mr>, recv: &qp_recv) -> c_int {
+    let (pair, mr) = entered.both();
+    if let Any::Rc(qp) = &mut pair.qp
+        && let Ok(local) = mr.slice(recv.offset, recv.len)
+    {
+        match qp.recv_quick(recv.context, local) {
+            QuickPost::Done(_) => return 0,
+            QuickPost::Refused(not) => return refused(not),
+            QuickPost::Other => {}
+        }
+    }
+    recv_any(entered, recv)
 }
 
-/// Posts a receive of a queue of the Queue Pair's own. `false`: nothing was done.
-#[inline(always)]
-pub(super) fn recv(pair: &mut Pair, recv: &qp_recv, mr: &Mr) -> bool {
-    let Any::Rc(qp) = &mut pair.qp else {
-        return false;
-    };
-    let Ok(local) = mr.slice(recv.offset, recv.len) else {
-        return false;
-    };
-    matches!(qp.recv_quick(recv.context, local), Quick::Done(_))
+#[cold]
+#[inline(never)]
+fn recv_any(mut entered: With<Pair, Mr>, recv: &qp_recv) -> c_int {
+    hot_boundary(|| {
+        let (pair, mr) = entered.both();
+        super::post_recv(pair, recv, &[mr.slice(recv.offset, recv.len)?])
+    })
 }
 
-/// Posts requests as long as they ask for what the first asks for, of the same region, which is looked up once; and adds their
-/// number to `done`.
+/// Posts requests, at least the first, of the same region, which is looked up once; and adds their number to `done`.
 pub(super) fn sends(pair: &mut Pair, sends: &[qp_send], done: &mut usize) -> Result<(), Fault> {
     let Some(first) = sends.first() else {
         return Ok(());
@@ -66,56 +109,51 @@ pub(super) fn sends(pair: &mut Pair, sends: &[qp_send], done: &mut usize) -> Res
         return Ok(());
     }
     let mr = &*Held::<Mr>::of(first.mr, "send->mr")?;
-    let flags = any::flags(first)?;
-    let (what, region) = ((first.op, first.flags), first.mr);
-    let row = sends
-        .iter()
-        .take_while(|send| (send.op, send.flags) == what && send.mr == region);
     if let Any::Rc(qp) = &mut pair.qp {
         let remote = |send: &qp_send| send.remote.at(send.remote_offset);
-        match first.op {
-            SEND => return send_row(qp.sends(), mr, row, flags, done, |_| op::Send),
-            WRITE => {
-                let write = |send: &qp_send| op::Write {
-                    remote: remote(send),
-                };
-                return send_row(qp.sends(), mr, row, flags, done, write);
-            }
-            READ => {
-                let read = |send: &qp_send| op::Read {
-                    remote: remote(send),
-                };
-                return send_row(qp.sends(), mr, row, flags, done, read);
-            }
-            _ => {}
+        let posted = match first.op | first.flags {
+            SEND => row(qp, mr, sends, |_| op::Send),
+            WRITE => row(qp, mr, sends, |send| op::Write {
+                remote: remote(send),
+            }),
+            READ => row(qp, mr, sends, |send| op::Read {
+                remote: remote(send),
+            }),
+            _ => 0,
+        };
+        *done += posted;
+        if posted > 0 {
+            return Ok(());
         }
     }
-    for send in row {
-        any::post(pair, send, &[mr.slice(send.offset, send.len)?][..])?;
-        *done += 1;
-    }
+    any::post(pair, first, &[mr.slice(first.offset, first.len)?][..])?;
+    *done += 1;
     Ok(())
 }
 
-#[inline(always)]
-fn send_row<'s, 'm, O: Op<Rc>>(
-    mut list: Sends<'_, 'm, Rc>,
-    mr: &'m Mr,
-    mut row: impl Iterator<Item = &'s qp_send>,
-    flags: PostFlags,
-    done: &mut usize,
+/// Posts requests without flags as long as they are for the short way and ask for what the first does, of the same region. Says
+/// how many.
+#[inline(never)]
+fn row<O: Op<Rc>>(
+    qp: &mut Qp<Rc>,
+    mr: &Mr,
+    sends: &[qp_send],
     op: impl Fn(&qp_send) -> O,
-) -> Result<(), Fault> {
+) -> usize {
+    let mut list = qp.sends();
+    let (what, region) = (sends[0].op, sends[0].mr);
     let mut posted = 0;
-    let result = row.try_for_each(
-        #[inline(always)]
-        |send| {
-            let local = mr.slice(send.offset, send.len)?;
-            list.post_with(send.context, op(send), local, flags)?;
-            posted += 1;
-            Ok(())
-        },
-    );
-    *done += posted;
-    result
+    for send in sends {
+        if (send.op, send.flags, send.mr) != (what, 0, region) {
+            break;
+        }
+        let Ok(local) = mr.slice(send.offset, send.len) else {
+            break;
+        };
+        if !list.post_quick(send.context, op(send), local, PostFlags::empty()) {
+            break;
+        }
+        posted += 1;
+    }
+    posted
 }

@@ -1,4 +1,4 @@
-//! Handles: what C holds is a number that only looks like a pointer. It names a slot of one table, the type of the object
+//! Handles: what C holds is a number that only looks like a pointer. It names a slot of a table, the type of the object
 //! there, and which of all objects that ever were made is meant.
 //!
 //! ```text
@@ -24,7 +24,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::fault::*;
 
-pub(crate) use turn::{Alone, Held, Later};
+pub(crate) use turn::{Alone, Held, Later, With};
 
 /// Bits of a handle that say its type.
 const KIND_MASK: u64 = (1 << 6) - 1;
@@ -94,27 +94,8 @@ impl Kind {
             .find(|kind| *kind as u64 == handle & KIND_MASK)
     }
 
-    /// Its slots, a power of two: one more than there can be objects at a time.
-    const fn slots(self) -> usize {
-        match self {
-            // A program may have one, or several, for each peer.
-            Kind::Mr | Kind::Pair | Kind::Dest => 1 << 16,
-            _ => 1 << 13,
-        }
-    }
-
-    /// Its first slot in the table.
-    const fn first(self) -> usize {
-        let (mut first, mut before) = (0, 0);
-        while Kind::ALL[before] as u8 != self as u8 {
-            first += Kind::ALL[before].slots();
-            before += 1;
-        }
-        first
-    }
-
     /// Its place in [`Kind::ALL`].
-    fn index(self) -> usize {
+    const fn index(self) -> usize {
         self as usize - 1
     }
 }
@@ -148,16 +129,35 @@ const _: () = assert!(size_of::<Slot>() == 1 << SLOT_SHIFT);
 /// The turn of a slot without object, or of an object that one call has alone.
 const TAKEN: u64 = 0;
 
-const SLOTS: usize = Kind::Mesh.first() + Kind::Mesh.slots();
+/// Slots of a type of which a program may have one, or several, for each peer; and of any other: a power of two, one more than
+/// there can be objects at a time.
+const MANY: usize = 1 << 16;
+const FEW: usize = 1 << 13;
 
-/// Pages of it that no slot was used of take no memory.
-static TABLE: [Slot; SLOTS] = [const {
-    Slot {
-        turn: AtomicU64::new(TAKEN),
-        handle: AtomicU64::new(0),
-        object: AtomicPtr::new(ptr::null_mut()),
+const EMPTY: Slot = Slot {
+    turn: AtomicU64::new(TAKEN),
+    handle: AtomicU64::new(0),
+    object: AtomicPtr::new(ptr::null_mut()),
+};
+
+// Pages of them that no slot was used of take no memory.
+static MRS: [Slot; MANY] = [EMPTY; MANY];
+static PAIRS: [Slot; MANY] = [EMPTY; MANY];
+static DESTS: [Slot; MANY] = [EMPTY; MANY];
+static CQS: [Slot; FEW] = [EMPTY; FEW];
+static OTHERS: [[Slot; FEW]; Kind::ALL.len()] = [const { [EMPTY; FEW] }; Kind::ALL.len()];
+
+/// The slots of a type.
+#[inline(always)]
+fn table(kind: Kind) -> &'static [Slot] {
+    match kind {
+        Kind::Mr => &MRS,
+        Kind::Pair => &PAIRS,
+        Kind::Dest => &DESTS,
+        Kind::Cq => &CQS,
+        other => &OTHERS[other.index()],
     }
-}; SLOTS];
+}
 
 /// The slots of a type that can be taken: those that were left, oldest first, and those behind the first `used`, which never
 /// had an object.
@@ -195,15 +195,19 @@ fn pools() -> MutexGuard<'static, Pools> {
 /// The slot that a handle of T would have. `None`: it would have the first, which is nobody's.
 #[inline(always)]
 fn slot_of<T: Object>(handle: u64) -> Option<&'static Slot> {
-    let (first, slots) = const { (T::KIND.first(), T::KIND.slots()) };
-    let slot = (handle >> SLOT_SHIFT) as usize & (slots - 1);
-    (slot != 0).then(|| &TABLE[first..first + slots][slot])
+    let slots = table(T::KIND);
+    let distance = handle as usize & (slots.len() - 1) << SLOT_SHIFT;
+    if distance == 0 {
+        return None;
+    }
+    // SAFETY: the number of slots is a power of two, so the mask leaves the distance in bytes, see `SLOT_SHIFT`, of one of them
+    // from the first.
+    Some(unsafe { &*slots.as_ptr().byte_add(distance) })
 }
 
 /// The slots of a type that were ever used.
 fn used(kind: Kind) -> &'static [Slot] {
-    let used = USED[kind.index()].load(Acquire);
-    &TABLE[kind.first()..kind.first() + used]
+    &table(kind)[..USED[kind.index()].load(Acquire)]
 }
 
 /// The number that stands behind a pointer from C.
@@ -217,13 +221,13 @@ pub(crate) fn insert<T: Object>(object: T) -> Result<*mut T::C, Fault> {
     let boxed = Box::new(object);
     let mut pools = pools();
     let pool = &mut pools.of[T::KIND.index()];
-    let index = if pool.used < T::KIND.slots() && pool.left.len() < REST {
+    let index = if pool.used < table(T::KIND).len() && pool.left.len() < REST {
         pool.used += 1;
         USED[T::KIND.index()].store(pool.used, Release);
         pool.used as u32 - 1
     } else {
         pool.left.pop_front().ok_or_else(|| {
-            let (most, name) = (T::KIND.slots() - 1, T::KIND.name());
+            let (most, name) = (table(T::KIND).len() - 1, T::KIND.name());
             let text = format!("there are {most} objects of {name} already");
             Fault::new(QP_CODE_LIMIT, libc::ENOMEM, text)
         })?
@@ -231,7 +235,7 @@ pub(crate) fn insert<T: Object>(object: T) -> Result<*mut T::C, Fault> {
     pools.made += 1;
     let handle = pools.made << NUMBER_SHIFT | u64::from(index) << SLOT_SHIFT | T::KIND as u64;
     drop(pools);
-    let slot = &TABLE[T::KIND.first() + index as usize];
+    let slot = &table(T::KIND)[index as usize];
     slot.object.store(Box::into_raw(boxed).cast(), Relaxed);
     // Who reads the handle sees the object, here and there.
     slot.handle.store(handle, Release);
@@ -277,7 +281,7 @@ struct Leave {
 impl Drop for Leave {
     fn drop(&mut self) {
         if let Some(kind) = Kind::of(self.number) {
-            let slot = (self.number >> SLOT_SHIFT) as usize & (kind.slots() - 1);
+            let slot = (self.number >> SLOT_SHIFT) as usize & (table(kind).len() - 1);
             pools().of[kind.index()].left.push_back(slot as u32);
         }
     }
