@@ -264,11 +264,7 @@ pub struct Channel {
 
 impl Channel {
     /// A channel over a socket that is connected.
-    pub(crate) fn new(
-        stream: TcpStream,
-        peer: SocketAddr,
-        limit: Duration,
-    ) -> io::Result<Channel> {
+    pub(crate) fn new(stream: TcpStream, peer: SocketAddr, limit: Duration) -> io::Result<Channel> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
         let frames = Frames::new(Socket(stream), peer.to_string(), limit);
