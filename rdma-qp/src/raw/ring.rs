@@ -5,8 +5,9 @@
 //! every post is a call.
 //!
 //! A request of one range has a *form*: which region, which operation, which flags. Most requests of a queue have the
-//! form of the one that was in their place before, and then all that depends on it is checked and written already. The ring
-//! knows the form that the requests at its beginning have in common.
+//! form of the one that was in their place before, and then all that depends on it is checked and written already. So each
+//! slot knows the form of what is in it. Behind the last slot there is one that never has a form: whoever looks for the form
+//! of the next request finds the end of the list by the same look.
 
 use std::marker::PhantomData;
 use std::ptr;
@@ -156,14 +157,16 @@ impl Entries<'_> {
 /// Requests of one queue, filled one after another.
 ///
 /// Its invariant: `first` is the first of `count` slots, linked in order, the last with null, and one more behind them, the
-/// `end`, which is never filled and whose form is 0. `only` is `first` if `count` is 1, else the end. `next` is one of them,
-/// and those before it are filled. `entries` are `width` for each slot but the end if `width` is over 1, and none otherwise.
-/// A request of one range has the entry of its slot, one of more those of its slot's place in `entries`.
+/// `end`, which is never filled and whose form is 0. `only` is `first` if `count` is 1, else the end; `waits_to`, up to which
+/// requests may wait, is the other way round. `next` is one of the slots, and those before it are filled. `entries` are `width`
+/// for each slot but the end if `width` is over 1, and none otherwise. A request of one range has the entry of its slot, one
+/// of more those of its slot's place in `entries`.
 pub(super) struct Ring<R: Request> {
     only: *mut Slot<R>,
     first: *mut Slot<R>,
     next: *mut Slot<R>,
     end: *mut Slot<R>,
+    waits_to: *mut Slot<R>,
     count: u32,
     width: u32,
     entries: *mut ibv_sge,
@@ -196,6 +199,7 @@ impl<R: Request> Ring<R> {
             first,
             next: first,
             end: first.wrapping_add(count as usize),
+            waits_to: first.wrapping_add(if count == 1 { 0 } else { count as usize }),
             count,
             width,
             entries: entries.cast(),
@@ -215,11 +219,6 @@ impl<R: Request> Ring<R> {
     /// How many requests can be filled before the list is full.
     pub(super) fn left(&self) -> u32 {
         self.count - self.waiting()
-    }
-
-    /// Whether each request is handed over at once.
-    pub(super) fn is_of_one(&self) -> bool {
-        self.count == 1
     }
 
     /// Requests that are filled and not handed over.
@@ -285,14 +284,12 @@ impl<R: Request> Ring<R> {
     }
 
     /// Where the next request is, for [`Ring::fill_to`], and where the run of requests ends that are filled by way of it: after
-    /// `most`, or when the list is full. The slot there has no form until then, which is what ends the run; its form is returned.
-    pub(super) fn place(&mut self, most: u64) -> Place<R> {
+    /// `most`, which is no more than a queue has, or when the list is full; at once where none may wait. The slot there has no
+    /// form until then, which is what ends the run; its form is returned.
+    #[inline(always)]
+    pub(super) fn begin(&mut self, most: u64) -> Place<R> {
         let far = self.next.wrapping_add(most as usize);
-        let stop = if most > u64::from(self.count) || far > self.end {
-            self.end
-        } else {
-            far
-        };
+        let stop = far.min(self.waits_to);
         // SAFETY: one of the slots, or the end; the ring owns it.
         let form = std::mem::take(unsafe { &mut (*stop).form });
         (self.next, stop, form)
@@ -301,7 +298,7 @@ impl<R: Request> Ring<R> {
     /// Counts the requests before `next` as filled, and gives the slot `stop` its form again.
     ///
     /// # Safety
-    /// `stop` and `form` are from [`Ring::place`], and so is what `next` was; it is by now that, or one of those up to `stop`.
+    /// `stop` and `form` are from [`Ring::begin`], and so is what `next` was; it is by now that, or one of those up to `stop`.
     /// The ring was not used since.
     #[inline(always)]
     pub(super) unsafe fn fill_to(&mut self, next: *mut Slot<R>, stop: *mut Slot<R>, form: Form) {

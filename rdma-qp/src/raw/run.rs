@@ -46,8 +46,9 @@ fn nowhere() -> *mut Slot<ibv_send_wr> {
 /// the books, and wait in the list, when this ends; whoever forgets it has built nothing.
 ///
 /// Its invariant: `mark` is that of the next request and `slot` its place in the ring; there is room in the queue for those from
-/// there up to the slot `stop`, whose form is 0 and will be `form` again; or `slot` is [`NOWHERE`]. Those that are built and not entered are on regions that are borrowed for `'m`, which lasts until they are entered, because
-/// `Drop` does that. That is so as long as nobody else uses the handle, which is behind `owner`, borrowed.
+/// there up to the slot `stop`, whose form is 0 and will be `form` again; or `slot` is [`NOWHERE`]. Those that are built and not
+/// entered are on regions that are borrowed for `'m`, which lasts until they are entered, because `Drop` does that. That is so
+/// as long as nobody else uses the handle, which is behind `owner`, borrowed.
 pub(crate) struct Run<'q, 'm, Q: HasQp> {
     mark: u64,
     slot: *mut Slot<ibv_send_wr>,
@@ -60,7 +61,7 @@ pub(crate) struct Run<'q, 'm, Q: HasQp> {
 impl<'q, 'm, Q: HasQp> Run<'q, 'm, Q> {
     #[inline(always)]
     pub(crate) fn new(owner: &'q mut Q) -> Run<'q, 'm, Q> {
-        let (mark, (slot, stop, form)) = Self::place(owner);
+        let (mark, (slot, stop, form)) = Self::begin(owner);
         Run {
             mark,
             slot,
@@ -73,7 +74,7 @@ impl<'q, 'm, Q: HasQp> Run<'q, 'm, Q> {
 
     /// Where the next request goes, and the short way ends.
     #[inline(always)]
-    fn place(owner: &mut Q) -> (u64, Place<ibv_send_wr>) {
+    fn begin(owner: &mut Q) -> (u64, Place<ibv_send_wr>) {
         let handle = owner.handle();
         let (queue, ring) = (&*handle.send, &mut handle.sends);
         let mark = queue.posted();
@@ -81,17 +82,13 @@ impl<'q, 'm, Q: HasQp> Run<'q, 'm, Q> {
         if room == 0 {
             room = queue.find_room();
         }
-        // Where each request is handed over at once, none is for this way.
-        if ring.is_of_one() {
-            room = 0;
-        }
-        (mark, ring.place(room))
+        (mark, ring.begin(room))
     }
 
     /// The same, out of line.
     #[inline(never)]
-    fn place_again(owner: &mut Q) -> (u64, Place<ibv_send_wr>) {
-        Self::place(owner)
+    fn begin_again(owner: &mut Q) -> (u64, Place<ibv_send_wr>) {
+        Self::begin(owner)
     }
 
     /// Enters what is built.
@@ -116,7 +113,7 @@ impl<'q, 'm, Q: HasQp> Run<'q, 'm, Q> {
         // SAFETY: it is borrowed for `'q`, and this is the only reference to it.
         let owner = unsafe { self.owner.as_mut() };
         let result = f(owner);
-        (self.mark, (self.slot, self.stop, self.form)) = Self::place_again(owner);
+        (self.mark, (self.slot, self.stop, self.form)) = Self::begin_again(owner);
         result
     }
 

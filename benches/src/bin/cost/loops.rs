@@ -100,7 +100,8 @@ pub fn loop_safe_lists(
     n: u64,
 ) -> Result<(), Box<dyn Error>> {
     let mut posted = [0; LIST];
-    for first in (0..n).step_by(LIST) {
+    let mut first = 0;
+    while first < n {
         let qp = &mut qps[first as usize / LIST % QPS];
         let mut sends = qp.sends();
         for k in 0..LIST {
@@ -119,6 +120,7 @@ pub fn loop_safe_lists(
                 }
             }
         }
+        first += LIST as u64;
     }
     Ok(())
 }
