@@ -170,6 +170,12 @@ impl Mr {
         }
     }
 
+    /// The same as [`Mr::slice`]; `None` if they are not all inside the region.
+    #[inline(always)]
+    pub fn get(&self, offset: usize, len: usize) -> Option<MrSlice<'_>> {
+        self.region().slice(offset, len).map(MrSlice)
+    }
+
     /// All of it, for a post call.
     pub fn all(&self) -> MrSlice<'_> {
         match self.region().slice(0, self.len()) {

@@ -44,17 +44,11 @@ pub(super) fn usual(done: &Usual<'_>, put: impl FnOnce(qp_completion)) {
             byte_len: done.byte_len(),
             ..made
         }),
-        _ => put(success(done)),
+        _ => put(any(&done.to_completion(), made.context)),
     }
 }
 
 const _: () = assert!(qp_op::QP_SEND as u8 == 0 && qp_queue::QP_SQ as u8 == 0);
-
-/// Any success.
-#[inline(never)]
-fn success(done: &Usual<'_>) -> qp_completion {
-    any(&done.completion(), done.context())
-}
 
 /// Any completion.
 #[inline(never)]

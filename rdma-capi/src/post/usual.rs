@@ -18,7 +18,7 @@ pub(super) fn send(mut entered: With<Pair, Mr>, send: &qp_send) -> c_int {
     let (pair, mr) = entered.both();
     if let Any::Rc(qp) = &mut pair.qp
         && send.op | send.flags == SEND
-        && let Ok(local) = mr.slice(send.offset, send.len)
+        && let Some(local) = mr.get(send.offset, send.len)
     {
         match qp.post_quick(send.context, op::Send, local, PostFlags::empty()) {
             QuickPost::Done(_) => return 0,
@@ -36,7 +36,7 @@ const _: () = assert!(SEND == 0);
 fn send_on(mut entered: With<Pair, Mr>, send: &qp_send) -> c_int {
     let (pair, mr) = entered.both();
     if let Any::Rc(qp) = &mut pair.qp
-        && let Ok(local) = mr.slice(send.offset, send.len)
+        && let Some(local) = mr.get(send.offset, send.len)
         && let Ok(flags) = any::flags(send)
     {
         let (context, remote) = (send.context, send.remote.at(send.remote_offset));
@@ -77,12 +77,10 @@ fn refused(not: NotTaken<'_, Rc>) -> c_int {
 pub(super) fn recv(mut entered: With<Pair, Mr>, recv: &qp_recv) -> c_int {
     let (pair, mr) = entered.both();
     if let Any::Rc(qp) = &mut pair.qp
-        && let Ok(local) = mr.slice(recv.offset, recv.len)
+        && let Some(local) = mr.get(recv.offset, recv.len)
     {
-        match qp.recv_quick(recv.context, local) {
-            QuickPost::Done(_) => return 0,
-            QuickPost::Refused(not) => return refused(not),
-            QuickPost::Other => {}
+        if qp.recv_quick(recv.context, local).is_some() {
+            return 0;
         }
     }
     recv_any(entered, recv)
@@ -141,13 +139,15 @@ fn row<O: Op<Rc>>(
     op: impl Fn(&qp_send) -> O,
 ) -> usize {
     let mut list = qp.sends();
-    let (what, region) = (sends[0].op, sends[0].mr);
+    // One comparison.
+    let what = |send: &qp_send| u64::from(send.op) | u64::from(send.flags) << 32;
+    let (first, region) = (u64::from(sends[0].op), sends[0].mr);
     let mut posted = 0;
     for send in sends {
-        if (send.op, send.flags, send.mr) != (what, 0, region) {
+        if what(send) != first || send.mr != region {
             break;
         }
-        let Ok(local) = mr.slice(send.offset, send.len) else {
+        let Some(local) = mr.get(send.offset, send.len) else {
             break;
         };
         if !list.post_quick(send.context, op(send), local, PostFlags::empty()) {

@@ -76,6 +76,17 @@ impl<'a> Usual<'a> {
     pub fn completion(&self) -> Completion {
         success(self.cq, &Taken::of(self.queue, self.wc))
     }
+
+    /// The same by a call: for where it is asked for rarely, and the rest of this is to stay out of memory.
+    #[inline(always)]
+    pub fn to_completion(&self) -> Completion {
+        #[cold]
+        #[inline(never)]
+        fn made(cq: u32, taken: &Taken) -> Completion {
+            success(cq, taken)
+        }
+        made(self.cq, &Taken::of(self.queue, self.wc))
+    }
 }
 
 impl std::fmt::Debug for Usual<'_> {
@@ -117,10 +128,9 @@ impl Cq {
         usual: impl FnOnce(Usual<'_>) -> R,
         other: impl FnOnce(Completion, u64) -> R,
     ) -> Result<Option<R>, PollError> {
-        let id = self.id;
         let taken = (self.intake).look_by(
             #[inline(always)]
-            |wc, queue| usual(Usual::new(wc, queue, id)),
+            |wc, queue| usual(Usual::new(wc, queue, self.id)),
         );
         if let Some(result) = taken {
             return Ok(Some(result));
@@ -147,10 +157,9 @@ impl Cq {
     /// ```
     #[inline(always)]
     pub fn poll_quick<R>(&mut self, usual: impl FnOnce(Usual<'_>) -> R) -> Quick<R> {
-        let id = self.id;
         let taken = (self.intake).look_by(
             #[inline(always)]
-            |wc, queue| usual(Usual::new(wc, queue, id)),
+            |wc, queue| usual(Usual::new(wc, queue, self.id)),
         );
         match taken {
             Some(result) => Quick::Done(result),

@@ -7,7 +7,6 @@ use crate::cq::Ticket;
 use crate::mr::MrSlice;
 use crate::qp::{Qp, RecvQueue, Transport};
 use crate::raw::post::Alike;
-use crate::wr_id::QueueKind;
 
 /// What [`Qp::post_quick`] came to.
 #[derive(Debug)]
@@ -25,7 +24,6 @@ pub enum QuickPost<'q, T: Transport> {
 #[must_use]
 pub struct NotTaken<'q, T: Transport> {
     qp: &'q mut Qp<T>,
-    queue: QueueKind,
     status: i32,
 }
 
@@ -38,10 +36,7 @@ impl<T: Transport> NotTaken<'_, T> {
     }
 
     fn take_back(&mut self) -> PostError {
-        match self.queue {
-            QueueKind::Send => self.qp.refused(self.status),
-            _ => self.qp.refused_recv(self.status),
-        }
+        self.qp.refused(self.status)
     }
 }
 
@@ -77,29 +72,25 @@ impl<T: Transport> Qp<T> {
     ) -> QuickPost<'_, T> {
         match self.post_alike::<false, O>(Some(context), &op, slice, flags) {
             Alike::Posted(id) => QuickPost::Done(ticket(id, flags)),
-            Alike::Refused(status) => QuickPost::Refused(NotTaken {
-                qp: self,
-                queue: QueueKind::Send,
-                status,
-            }),
+            Alike::Refused(status) => QuickPost::Refused(NotTaken { qp: self, status }),
             Alike::Other => QuickPost::Other,
         }
     }
 
-    /// The short way of [`Qp::recv_with`] alone, as [`Qp::post_quick`] is that of [`Qp::post_with`].
+    /// The short way of [`Qp::recv_with`] alone, as [`Qp::post_quick`] is that of [`Qp::post_with`]. `None`: nothing was done, also
+    /// where the device refused it.
     #[inline(always)]
-    pub fn recv_quick(&mut self, context: u64, slice: MrSlice<'_>) -> QuickPost<'_, T>
+    pub fn recv_quick(&mut self, context: u64, slice: MrSlice<'_>) -> Option<Ticket>
     where
         T: RecvQueue,
     {
         match self.recv_alike(Some(context), slice) {
-            Alike::Posted(id) => QuickPost::Done(Ticket::new(id, true)),
-            Alike::Refused(status) => QuickPost::Refused(NotTaken {
-                qp: self,
-                queue: QueueKind::Recv,
-                status,
-            }),
-            Alike::Other => QuickPost::Other,
+            Alike::Posted(id) => Some(Ticket::new(id, true)),
+            Alike::Refused(status) => {
+                let _ = self.refused_recv(status);
+                None
+            }
+            Alike::Other => None,
         }
     }
 }
