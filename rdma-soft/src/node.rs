@@ -18,10 +18,10 @@
 //!   ([`queue::Posts`]).
 //! - *Deadlines and half-done work* of whoever drives and goes away: the thread is woken unless it is awake
 //!   or wakes in time ([`thread::Sleeper`], *sleeping*).
-//! - *Everything* while somebody polls: the thread naps, for [`NAP`] at most, and whoever arms a CQ ends
-//!   that ([`thread::Sleeper`], *napping*).
+//! - *Everything* while somebody polls: the thread naps, for [`NAP`] at most, or longer where datagrams and bells end that,
+//!   and whoever arms a CQ ends it, too ([`thread::Sleeper`], *napping*).
 //!
-//! So what is left is taken up at once, or within two naps of the last sign of life of those who poll.
+//! So what is left is taken up at once, or within two such naps of the last sign of life of those who poll.
 
 mod cq;
 mod driver;
@@ -171,6 +171,8 @@ pub(crate) struct Node {
     lease: AtomicU64,
     /// Since when pollers wait for something to come.
     idle_since: AtomicU64,
+    /// Polls that found nothing for longer than [`PATIENCE`]; not exact.
+    idle_polls: AtomicU32,
     /// Somebody has polled since the thread last asked.
     poller_seen: AtomicBool,
     /// Polls that make progress at the moment.
@@ -196,10 +198,12 @@ const POLL: Budget = Budget {
 const LEASE: Duration = Duration::from_millis(50);
 /// How long the thread leaves the work to pollers until it asks for a sign of life, at most.
 const NAP: Duration = Duration::from_millis(1);
-/// Pollers who have waited for so long let others have a turn at the processor with every poll: more of
+/// Pollers who have waited for so long let others have a turn at the processor with every [`YIELD`]th poll: more of
 /// them than processors would keep each other, and the peer, from what they wait for; and so would they
 /// the kernel, which hands on datagrams in a thread of its own when it has many.
 const PATIENCE: Duration = Duration::from_micros(10);
+/// A turn at the processor costs more than a poll that finds nothing, and what is waited for comes meanwhile.
+const YIELD: u32 = 4;
 
 impl Node {
     /// Starts a node.
@@ -235,6 +239,7 @@ impl Node {
             poll_gap: AtomicU64::new(0),
             lease: AtomicU64::new(0),
             idle_since: AtomicU64::new(0),
+            idle_polls: AtomicU32::new(0),
             poller_seen: AtomicBool::new(false),
             progressing: AtomicU32::new(0),
             sleeper: Sleeper::new().map_err(system("making the thread's wake-up descriptor"))?,
@@ -437,7 +442,11 @@ impl Node {
         }
         let idle_since = Instant::from_nanos(self.idle_since.load(Ordering::Relaxed));
         if now.since(idle_since) > PATIENCE {
-            std::thread::yield_now();
+            let polls = self.idle_polls.load(Ordering::Relaxed).wrapping_add(1);
+            self.idle_polls.store(polls, Ordering::Relaxed);
+            if !quiet || polls.is_multiple_of(YIELD) {
+                std::thread::yield_now();
+            }
         }
         !quiet
     }

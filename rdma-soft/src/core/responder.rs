@@ -172,13 +172,17 @@ impl Responder {
     /// need not go out. False if there is none, or if there are READs or atomics, whose answers must not be overtaken.
     #[inline]
     pub fn acknowledge_quietly(&mut self, executed: Psn) -> bool {
-        let plain = self.fetched.is_empty() && self.responses.len() == 1;
-        let last = self.responses.pop_back_if(|last| {
-            let syndrome = Syndrome::ACK_NO_CREDITS;
-            let of_it = |of, said| of == executed && said == syndrome;
-            plain && matches!(last, Response::Ack { psn, syndrome, .. } if of_it(*psn, *syndrome))
-        });
-        last.is_some()
+        let waits = match self.responses.front() {
+            Some(Response::Ack { psn, syndrome, .. }) => {
+                *psn == executed && *syndrome == Syndrome::ACK_NO_CREDITS
+            }
+            _ => false,
+        };
+        let quietly = waits && self.responses.len() == 1 && self.fetched.is_empty();
+        if quietly {
+            self.responses.clear();
+        }
+        quietly
     }
 
     /// READ and atomic requests whose answers wait; those `again` were asked more than once.

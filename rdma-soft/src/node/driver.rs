@@ -368,6 +368,14 @@ impl Driver {
         }
     }
 
+    /// What is acknowledged from now on to packets that a Queue Pair has sent until now concerns nobody: its numbers begin
+    /// anew.
+    pub(super) fn forget_asked(&mut self, qp_num: u32) {
+        if let Some(shm) = &mut self.shm {
+            shm.forget_asked(qp_num);
+        }
+    }
+
     /// Packets come through shared memory.
     pub(super) fn has_rings(&self) -> bool {
         self.shm.as_ref().is_some_and(|shm| shm.is_live())

@@ -235,6 +235,7 @@ impl Node {
             driver.report(notices);
             if state == ibv_qp_state::IBV_QPS_RESET {
                 qp.purge();
+                driver.forget_asked(qp.num);
             }
             // What was reported may have been too much for a CQ, and that ends the QP.
             let now = driver.engine.query_qp(qp.num);
@@ -270,6 +271,7 @@ impl Node {
             let last = qp.handles().iter().all(|h| Arc::ptr_eq(h, handle));
             if last {
                 driver.engine.destroy_qp(qp.num)?;
+                driver.forget_asked(qp.num);
                 driver.report(notices);
                 qp.bury();
                 driver.objects.qps.remove(&qp.num);

@@ -424,7 +424,8 @@ pub(super) unsafe fn send_request(
         xrc_srq,
     };
     // What the entries of an inline request that fetches name is not to be read: it is refused below.
-    if !wqe.op.is_local() && !(inline && wqe.op.is_fetch()) {
+    let refused = inline && wqe.op.is_fetch();
+    if !(wqe.op.is_local() || refused) {
         // SAFETY: the caller's promise.
         let list = unsafe { read_entries((*wr).sg_list, (*wr).num_sge, soft.init.max_send_sge)? };
         match &mut wqe.data {

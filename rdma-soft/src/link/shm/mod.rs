@@ -8,8 +8,10 @@
 //! # Why nothing is lost or overtaken
 //!
 //! - *A ring that is full* makes the Queue Pairs that send there wait; nobody else.
-//! - *Acknowledgements* do not wait: where the ring has no room, or is not there yet, they go by UDP. Whoever has received a
-//!   message may end at once, and the sender would never hear that it has arrived. One that comes late does no harm.
+//! - *Acknowledgements* do not wait: whoever has received a message may end at once, and the sender would never hear that it
+//!   has arrived. A request that came through a ring is acknowledged by a byte of its record ([`ring`]), and those that are
+//!   packets (refusals, and all of a connection with READs or atomics) go by UDP where the ring has no room, or is not
+//!   there yet. One that comes late does no harm.
 //! - *From nothing to the ring.* Packets to an address of which nothing is known wait until it has answered, for two
 //!   seconds at most. Where nobody listens, the system says so at once.
 //! - *From the ring to UDP*: when the receiver is gone or takes nothing for a second, or the node gets faults. What

@@ -163,6 +163,11 @@ impl Sender {
         !self.asked.is_empty() && self.has_moved()
     }
 
+    /// What that Queue Pair asked for is not looked at.
+    pub(super) fn forget_asked(&mut self, qp_num: u32) {
+        self.asked.retain(|(_, asked)| asked.qp_num != qp_num);
+    }
+
     /// Looks how far the receiver is; `executed` gets those who asked and whose requests it has executed.
     pub(super) fn look(&mut self, mut executed: impl FnMut(Asked)) -> Result<(), Broken> {
         // Acquire: the receiver has read what it makes room of, and said what it executed.
@@ -171,7 +176,10 @@ impl Sender {
             return Err(Broken);
         }
         self.head = head;
-        while let Some((at, asked)) = self.asked.pop_front_if(|(at, _)| *at < head) {
+        while let Some(&(at, asked)) = self.asked.front()
+            && at < head
+        {
+            self.asked.pop_front();
             let mut said = [0];
             let record = at % LEN as u64;
             (self.memory().read(record + EXECUTED, &mut said)).map_err(|_| Broken)?;
@@ -248,7 +256,7 @@ impl Sender {
         self.shared.word(SENDER_SLEEPS).store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         // Who is broken is found out when a packet wants to go.
-        !self.has_moved() && !(waits && self.fits())
+        !(self.has_moved() || waits && self.fits())
     }
 
     /// Wants no bell any more.

@@ -164,6 +164,14 @@ impl ShmLink {
         self.executed.pop()
     }
 
+    /// What that Queue Pair asked for until now does not concern it any more.
+    pub(crate) fn forget_asked(&mut self, qp_num: u32) {
+        for (sender, _) in self.outgoing.iter_mut().filter_map(Outgoing::ring) {
+            sender.forget_asked(qp_num);
+        }
+        self.executed.retain(|e| e.asked.qp_num != qp_num);
+    }
+
     /// Looks at what receivers have executed.
     #[inline]
     pub(crate) fn look(&mut self) {

@@ -131,9 +131,26 @@ fn what_was_executed() {
     assert!(!a.1.sleep());
     assert_eq!(executed(&mut a.1), [(0, 4), (1, 3)]);
     b.1.receive(1, |_, _, _, _| true);
+    let to = b.0;
     drop(b);
     a.1.tend(START);
     assert_eq!(executed(&mut a.1), [(1, 5)]);
+    assert_eq!(send(&mut a, to, START, 6), Route::Udp, "it is gone");
+}
+
+/// What a Queue Pair asked for in its former life says nothing of what it sends now.
+#[test]
+fn a_queue_pair_that_begins_anew() {
+    let (mut a, mut b) = pair();
+    for psn in 0..4 {
+        send(&mut a, b.0, START, psn);
+    }
+    a.1.flush();
+    b.1.receive(2, |_, _, _, _| true);
+    a.1.look();
+    a.1.forget_asked(0);
+    b.1.receive(2, |_, _, _, _| true);
+    assert_eq!(executed(&mut a.1), [(1, 3)]);
 }
 
 #[test]

@@ -24,8 +24,8 @@ const FAIR: u32 = 16;
 
 /// Where packets come through shared memory, the sockets are looked at every so many turns; and so often it is seen to
 /// who comes and goes.
-const SOCKETS: u32 = 16;
-const CONNECTIONS: Duration = Duration::from_micros(50);
+const SOCKETS: u32 = 64;
+const CONNECTIONS: Duration = Duration::from_micros(200);
 
 /// After so many turns, and so long after it was seen to who comes and goes, something else than rings is to be
 /// looked at.
