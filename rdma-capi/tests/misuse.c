@@ -167,9 +167,13 @@ static void wrong_types(void)
     qp_pair *pair;
     qp_pd *domain;
     qp_mr *region;
-    size_t n;
+    size_t n, count;
+    uint32_t key;
     int here = 0;
     void *heap = malloc(64);
+    /* Numbers that are near to what a handle is made of. */
+    const uint64_t odd[] = {1, 63, 64, 1 << 22, (uint64_t)1 << 24, (uint64_t)3 << 24, (uint64_t)64 << 24 | 64, INT64_MAX,
+                            UINT64_MAX - 63};
 
     WRONG(qp_pd_create(AS(qp_device, pd), &domain), EBADF, QP_CODE_WRONG_HANDLE);
     WRONG(qp_mr_create(AS(qp_pd, cq), 4096, 1, &region), EBADF, QP_CODE_WRONG_HANDLE);
@@ -192,6 +196,14 @@ static void wrong_types(void)
     WRONG(qp_mr_destroy(AS(qp_mr, UINTPTR_MAX)), EBADF, QP_CODE_NO_HANDLE);
     send.mr = AS(qp_mr, memory);
     WRONG(qp_post_send(a, &send), EBADF, QP_CODE_NO_HANDLE);
+    for (n = 0; n < sizeof odd / sizeof *odd; n++) {
+        WRONG(qp_poll(AS(qp_cq, odd[n]), &done, 1, &count), EBADF, QP_CODE_NO_HANDLE);
+        WRONG(qp_mr_lkey(AS(qp_mr, odd[n]), &key), EBADF, QP_CODE_NO_HANDLE);
+        send.mr = mr;
+        WRONG(qp_post_send(AS(qp_pair, odd[n]), &send), EBADF, QP_CODE_NO_HANDLE);
+        send.mr = AS(qp_mr, odd[n]);
+        WRONG(qp_post_send(a, &send), EBADF, QP_CODE_NO_HANDLE);
+    }
     free(heap);
 }
 
@@ -752,6 +764,43 @@ static void callbacks_and_threads(void)
     THAT(waited == ETIMEDOUT);
 }
 
+static qp_mr *fleeting;
+static int enough;
+
+/* Posts on a region that another thread destroys meanwhile: refused, because it is gone or because of the state. */
+static void *posts(void *unexpected)
+{
+    qp_send send = send_of(QP_SEND);
+
+    while (!__atomic_load_n(&enough, __ATOMIC_ACQUIRE)) {
+        send.mr = __atomic_load_n(&fleeting, __ATOMIC_ACQUIRE);
+        if (qp_post_send(uc, &send) == 0 || (qp_last_code() != QP_CODE_DESTROYED && qp_last_code() != QP_CODE_STATE))
+            *(int *)unexpected = (int)qp_last_code();
+    }
+    return NULL;
+}
+
+static void destroyed_meanwhile(void)
+{
+    pthread_t thread;
+    qp_mr *next;
+    int i, unexpected = 0;
+
+    RIGHT(qp_pair_reset(uc));
+    RIGHT(qp_mr_create(pd, 4096, 1, &fleeting));
+    RIGHT(pthread_create(&thread, NULL, posts, &unexpected));
+    for (i = 0; i < 300; i++) {
+        qp_mr *before = fleeting;
+        RIGHT(qp_mr_create(pd, 4096, 1, &next));
+        RIGHT(qp_mr_destroy(before));
+        __atomic_store_n(&fleeting, next, __ATOMIC_RELEASE);
+    }
+    __atomic_store_n(&enough, 1, __ATOMIC_RELEASE);
+    RIGHT(pthread_join(thread, NULL));
+    RIGHT(qp_mr_destroy(fleeting));
+    THAT(unexpected == 0);
+}
+
 /* All that was misused works. */
 static void good(void)
 {
@@ -806,6 +855,7 @@ int main(int argc, char **argv)
     meshes();
     raw();
     callbacks_and_threads();
+    destroyed_meanwhile();
     good();
     printf("%d wrong uses, %d not as documented\n", cases, wrong);
     return wrong != 0;
