@@ -40,12 +40,14 @@ tools() {
     [[ $host == *-linux-gnu ]] || skip "libFuzzer is tried on Linux alone, not on $host"
 }
 
-# build TREE: all targets of a tree, with coverage. A target is named, so that build scripts are compiled without.
+# build TREE TARGET ...: the targets of a tree, with coverage. The host's name is given, so that build scripts do without.
 build() {
-    local flags="--cfg fuzzing -Ccodegen-units=1 -Cpasses=sancov-module" pass
+    local tree=$1 flags="--cfg fuzzing -Cpasses=sancov-module" pass targets=()
+    shift
     for pass in level=4 inline-8bit-counters pc-table trace-compares; do flags+=" -Cllvm-args=-sanitizer-coverage-$pass"; done
-    RUSTFLAGS=$flags CARGO_TARGET_DIR=$work/build CARGO_INCREMENTAL=0 \
-        cargo build --manifest-path "$1/rdma-soft/fuzz/Cargo.toml" --release --locked --workspace --bins --target "$host" --quiet
+    for pass in "$@"; do targets+=(--bin "$pass"); done
+    RUSTFLAGS="$flags -Ccodegen-units=1" CARGO_TARGET_DIR=$work/build CARGO_INCREMENTAL=0 \
+        cargo build --manifest-path "$tree/rdma-soft/fuzz/Cargo.toml" --release --locked --workspace "${targets[@]}" --target "$host" --quiet
 }
 
 # unpack TARGET DIR: the committed inputs as files. A line of the list is one of them, in base64.
@@ -159,7 +161,8 @@ planted() {
     mkdir -p "$copy"
     { git ls-files -z && git ls-files -z --others --exclude-standard rdma-soft/fuzz; } | xargs -0 cp --parents -t "$copy" 2>/dev/null
     python3 rdma-soft/fuzz/planted.py "$copy" >"$work/planted/list" || return 1
-    build "$copy" || return 1
+    mapfile -t targets < <(cut -d' ' -f1 "$work/planted/list")
+    build "$copy" "${targets[@]}" || return 1
     while read -r target panic; do
         mkdir -p "$work/planted/$target/corpus"
         unpack "$target" "$work/planted/$target/corpus"
@@ -200,7 +203,7 @@ if [[ $mode == planted ]]; then
     planted
     exit
 fi
-build "$root" || exit 1
+build "$root" "${targets[@]}" || exit 1
 case $mode in
     run)
         for target in "${targets[@]}"; do fuzz "$target" "$runs"; done
