@@ -251,16 +251,18 @@ impl<R: Request> Ring<R> {
     /// caller may give it one, [`Ring::set_form`], if it has one range. The list is not full.
     pub(super) fn next(&mut self, ranges: usize) -> (&mut R, Entries<'_>) {
         debug_assert!(self.left() > 0);
-        // SAFETY: `next` is one of the slots but the end (the invariant), because not all are filled, and the ring owns it.
-        let slot = unsafe { &mut *self.next };
         let index = self.waiting();
-        slot.form = 0;
         let first = if ranges <= 1 {
-            &raw mut slot.entry
+            // Made of the ring's own pointer: it stays in the request, and the entry is written by other ways too.
+            // SAFETY: `next` is one of the slots but the end (the invariant), because not all are filled.
+            unsafe { &raw mut (*self.next).entry }
         } else {
             // SAFETY: `next` is a slot from `first` on, and `entries` has `width`, which is over 1, for each (the invariant).
             unsafe { self.entries.add(index as usize * self.width as usize) }
         };
+        // SAFETY: as above; the ring owns it.
+        let slot = unsafe { &mut *self.next };
+        slot.form = 0;
         slot.request.set_entries(first);
         let entries = Entries {
             first,
