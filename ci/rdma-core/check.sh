@@ -42,8 +42,10 @@ there() {
     "$dev/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" --library-path "$libraries" "$@"
 }
 ran() { # ran TEXT COMMAND..: it succeeds, and its output has the text.
-    local output
-    output=$("${@:2}") && grep -F -- "$1" <<<"$output" && ! grep SKIP <<<"$output"
+    local output status=0
+    output=$("${@:2}") || status=$?
+    echo "$output"
+    ((status == 0)) && grep -qF -- "$1" <<<"$output" && ! grep -q SKIP <<<"$output"
 }
 
 # --- the headers: every size, offset and constant -----------------------------------------------------

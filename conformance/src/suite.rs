@@ -27,7 +27,7 @@ mod xrc;
 
 pub use arm::{Arm, GRHS, MEMORY, PORT, SOURCE, Side, TARGET};
 pub use check::{Check, Done, Outcome, Trouble, expect, refused};
-pub use difference::{DIFFERENCES, Difference};
+pub use difference::{DIFFERENCES, Difference, Shows};
 pub use pair::{End, Pair, next, patience, way_to, within};
 pub use run::{Report, Result, Verdict, run};
 pub use setting::{DEPTH, INLINE, QKEY, SGES, Setting};

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use conformance::device::{Device, Source};
 use conformance::suite::matrix::{self, Legality, TRANSPORTS};
 use conformance::suite::{
-    self, Arm, Check, Difference, Done, Origin, Report, STATUSES, Trouble, Verdict,
+    self, Arm, Check, Difference, Done, Origin, Report, STATUSES, Shows, Trouble, Verdict,
 };
 use rdma_core_sys::rules::Transport;
 use rdma_core_sys::*;
@@ -199,7 +199,7 @@ const GREEN: &[Difference] = &[Difference {
     when: &[],
     checks: &["a/*"],
     says: "green",
-    timing: false,
+    shows: Shows::Always,
     source: "nowhere",
     reason: "a test",
 }];

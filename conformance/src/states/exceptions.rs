@@ -21,8 +21,10 @@ pub struct Exception {
     pub from: Option<ibv_qp_state>,
     /// The state asked for; `None` for any.
     pub to: Option<ibv_qp_state>,
-    /// The mask has at least one of these bits.
+    /// The mask has at least one of these bits; none of them names every mask.
     pub bits: ibv_qp_attr_mask,
+    /// The mask has none of these bits.
+    pub lacks: ibv_qp_attr_mask,
     /// The field whose value was out of range; `None` where all values were fine.
     pub field: Option<&'static str>,
     /// The errno that the device gives, 0 for success.
@@ -46,7 +48,8 @@ impl Exception {
         self.transports.contains(&tried.transport)
             && self.from.is_none_or(|from| from == tried.from)
             && self.to.is_none_or(|to| to == tried.to)
-            && tried.mask.intersects(self.bits)
+            && (self.bits.is_empty() || tried.mask.intersects(self.bits))
+            && !tried.mask.intersects(self.lacks)
             && self.field == tried.value.map(|value| value.field)
             && self.errno == errno
     }
@@ -68,6 +71,7 @@ pub const EXCEPTIONS: &[Exception] = &[
         from: None,
         to: None,
         bits: BEYOND,
+        lacks: ibv_qp_attr_mask::empty(),
         field: None,
         errno: EOPNOTSUPP,
         source: "rdma-core libibverbs/cmd.c:ibv_cmd_modify_qp",
@@ -81,6 +85,7 @@ pub const EXCEPTIONS: &[Exception] = &[
         from: Some(IBV_QPS_SQD),
         to: Some(IBV_QPS_SQD),
         bits: IBV_QP_AV,
+        lacks: ibv_qp_attr_mask::empty(),
         field: None,
         errno: super::EINVAL,
         source: "drivers/infiniband/core/uverbs_cmd.c:modify_qp",
@@ -94,6 +99,7 @@ pub const EXCEPTIONS: &[Exception] = &[
         from: None,
         to: None,
         bits: IBV_QP_QKEY,
+        lacks: ibv_qp_attr_mask::empty(),
         field: Some("qkey"),
         errno: OK,
         source: "drivers/infiniband/core/nldev.c:rdma_nl_get_privileged_qkey",
@@ -107,9 +113,24 @@ pub const EXCEPTIONS: &[Exception] = &[
         from: None,
         to: None,
         bits: IBV_QP_PATH_MTU,
+        lacks: ibv_qp_attr_mask::empty(),
         field: Some("path_mtu"),
         errno: OK,
         source: "drivers/infiniband/sw/rxe/rxe_qp.c:rxe_qp_chk_attr",
         reason: "the code is compared with the greatest one only, so 0, which is none, passes",
+    },
+    Exception {
+        name: "no-rule-without-a-state",
+        driver: "rxe",
+        when: &[When::KernelFrom(6, 12)],
+        transports: ALL,
+        from: None,
+        to: None,
+        bits: ibv_qp_attr_mask::empty(),
+        lacks: IBV_QP_STATE,
+        field: None,
+        errno: OK,
+        source: "drivers/infiniband/sw/rxe/rxe_qp.c:rxe_qp_chk_attr",
+        reason: "the table of moves is asked only where IBV_QP_STATE is in the mask",
     },
 ];

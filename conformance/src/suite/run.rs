@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rdma_core_sys::rules::Kind;
 use serde_json::{Value, json};
 
-use super::{Arm, Check, Difference, Done, Trouble};
+use super::{Arm, Check, Difference, Done, Shows, Trouble};
 use crate::device;
 use crate::{Platform, Tally};
 
@@ -75,12 +75,16 @@ pub fn run(arm: &Arm, checks: &[Check], differences: &'static [Difference], repo
             .collect();
         super::pair::set_patience(!known.is_empty());
         let (began, left) = (Instant::now(), device::left());
-        let (mut outcome, lost) = insist(arm, check);
+        let stops = known.iter().find(|(d, _)| d.shows == Shows::Hangs);
+        let (mut outcome, lost) = match stops {
+            Some(_) => (Err("not run: it would stop the machine".into()), 0),
+            None => insist(arm, check),
+        };
         if outcome.is_ok() && device::left() != left {
             outcome = Err("an object could not be destroyed".into());
         }
         if !matches!(outcome, Err(Trouble::Skip(_))) {
-            for (d, pattern) in known.iter().filter(|(d, _)| !d.timing) {
+            for (d, pattern) in known.iter().filter(|(d, _)| d.shows == Shows::Always) {
                 covered.entry((d.name, pattern)).or_default();
             }
         }
@@ -89,7 +93,7 @@ pub fn run(arm: &Arm, checks: &[Check], differences: &'static [Difference], repo
             Ok(Done::Refused) => Verdict::Refused,
             Err(Trouble::Skip(why)) => Verdict::Skipped(why),
             Err(Trouble::Wrong(text) | Trouble::Lost(text)) => {
-                match known.iter().find(|(d, _)| text.contains(d.says)) {
+                match stops.or_else(|| known.iter().find(|(d, _)| text.contains(d.says))) {
                     Some((d, pattern)) => {
                         covered.insert((d.name, pattern), true);
                         Verdict::Expected(text, d.name)
