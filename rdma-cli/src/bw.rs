@@ -46,7 +46,7 @@ pub struct Args {
     /// Requests that are posted with one call
     #[arg(short = 'l', long, value_name = "N", default_value_t = 1)]
     post_list: u32,
-    /// One request of so many has a completion; a quarter of the depth if not given
+    /// One request of so many has a completion; if not given, each above 8 KiB, and of smaller ones a quarter of the depth
     #[arg(short = 'Q', long, value_name = "N")]
     cq_mod: Option<u32>,
     /// Queue Pairs
@@ -69,7 +69,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             tx_depth: args.tx_depth,
             rx_depth: args.rx_depth,
             post_list: args.post_list,
-            cq_mod: args.cq_mod.unwrap_or((args.tx_depth / 4).max(1)),
+            cq_mod: args.cq_mod,
             qps: args.qp,
             bidirectional: args.bidirectional,
             ..args.common.plan(Figure::Bw, 64 << 10, opened, choice)?

@@ -68,7 +68,7 @@ pub struct Common {
     /// Sleep until there are completions, instead of polling
     #[arg(short, long)]
     events: bool,
-    /// Compare every byte that arrives with what was sent; what comes, comes in rounds then, and later
+    /// Compare every byte that arrives with what was sent; in rounds, so it takes longer
     #[arg(long)]
     check: bool,
     /// UC and UD: how long to wait for a message before it counts as lost
@@ -129,7 +129,7 @@ impl Common {
             tx_depth: 1,
             rx_depth: 1,
             post_list: 1,
-            cq_mod: 1,
+            cq_mod: None,
             qps: 1,
             bidirectional: false,
             inline: self.inline,

@@ -47,7 +47,7 @@ struct Meter {
 impl Meter {
     fn look(&mut self, now: Instant, done: u64) -> bool {
         let passed = now - self.mark;
-        if passed < STRETCH {
+        if passed < STRETCH || done == self.at_mark {
             return false;
         }
         let rate = (done - self.at_mark) as f64 / passed.as_secs_f64();
@@ -62,14 +62,38 @@ struct Flow<'r> {
     runner: &'r mut Runner,
     run: Run,
     flags: PostFlags,
-    lane_of: ByNumber,
-    sending: Vec<Sending>,
+    cq_mod: u32,
+    books: Books,
     arriving: Vec<Arriving>,
-    arrived: Arrived,
-    /// Requests that have completed, and that will have when all have.
-    completed: u64,
+    /// Requests that will have completed when all have.
     wanted: u64,
     mine: Outcome,
+}
+
+/// What completions are entered into.
+struct Books {
+    lane_of: ByNumber,
+    sending: Vec<Sending>,
+    arrived: Arrived,
+    /// Requests that have completed.
+    completed: u64,
+}
+
+impl Books {
+    /// Enters a completion. `false`: it is no success, and is not entered.
+    #[inline(always)]
+    fn enter(&mut self, done: &Completion) -> bool {
+        let Ok(success) = done.outcome else {
+            return false;
+        };
+        let lane = self.lane_of.find(done.qp_num);
+        if done.queue == QueueKind::Send {
+            self.completed += self.sending[lane].upto(done);
+        } else {
+            self.arrived.push(lane, success.imm);
+        }
+        true
+    }
 }
 
 /// Runs it at this end; gives what came of it here and there.
@@ -108,7 +132,7 @@ pub fn run(
         since_clock += seen;
         if seen > 0 {
             idle = Idle::default();
-            if since_clock < CLOCK && (finished || flow.completed < flow.wanted) {
+            if since_clock < CLOCK && (finished || flow.books.completed < flow.wanted) {
                 continue;
             }
         } else if events {
@@ -121,18 +145,21 @@ pub fn run(
         if since_clock > 0 {
             (since_clock, last_arrival) = (0, now);
         }
+        if flow.runner.progress.is_interrupted() {
+            return Err(Trouble::Interrupted);
+        }
         if !finished {
-            if meter.look(now, flow.completed) {
-                flow.show(now - begin)?;
+            if meter.look(now, flow.books.completed) {
+                flow.show(now - begin);
             }
             if !stopped && until.is_some_and(|until| now >= until) {
                 stopped = true;
                 flow.stop();
             }
-            if flow.completed == flow.wanted {
+            if flow.books.completed == flow.wanted {
                 finished = true;
-                flow.finish(now - begin, meter.peak)?;
-                say(peer, &Word::Sent(flow.completed))?;
+                flow.finish(now - begin, meter.peak);
+                say(peer, &Word::Sent(flow.books.completed))?;
             }
         }
         if seen == 0 && (sends && finished || now - last_look >= TICK) {
@@ -169,11 +196,12 @@ impl Flow<'_> {
         };
         let plan = &runner.plan;
         let lanes = runner.end.lanes.len();
+        let cq_mod = plan.cq_mod(run.size);
         let sending = |_| Sending {
             posted: 0,
             done: 0,
             limit,
-            to_signal: plan.cq_mod,
+            to_signal: cq_mod,
             base: 0,
         };
         let arriving = |_| Arriving {
@@ -185,11 +213,14 @@ impl Flow<'_> {
         Flow {
             run: *run,
             flags,
-            lane_of: by_number(&runner.end.lanes),
-            sending: (0..lanes).map(sending).collect(),
+            cq_mod,
+            books: Books {
+                lane_of: by_number(&runner.end.lanes),
+                sending: (0..lanes).map(sending).collect(),
+                arrived: Arrived::default(),
+                completed: 0,
+            },
             arriving: (0..lanes).map(arriving).collect(),
-            arrived: Arrived::default(),
-            completed: 0,
             wanted: limit.saturating_mul(lanes as u64),
             mine: Outcome::default(),
             runner,
@@ -199,7 +230,7 @@ impl Flow<'_> {
     /// Posts what there is room for.
     #[inline(always)]
     fn post(&mut self) -> Result<(), Trouble> {
-        for lane in 0..self.sending.len() {
+        for lane in 0..self.books.sending.len() {
             self.post_by(lane)?;
         }
         Ok(())
@@ -208,10 +239,10 @@ impl Flow<'_> {
     #[inline(always)]
     fn post_by(&mut self, lane: usize) -> Result<(), Trouble> {
         let Flow { runner, run, .. } = self;
-        let queue = &mut self.sending[lane];
+        let queue = &mut self.books.sending[lane];
         let plan = &runner.plan;
         let (depth, list) = (u64::from(plan.tx_depth), u64::from(plan.post_list));
-        let (op, numbers, cq_mod) = (plan.op, plan.numbers(), plan.cq_mod);
+        let (op, numbers) = (plan.op, plan.numbers());
         loop {
             let chunk = list.min(queue.limit - queue.posted);
             if chunk == 0 || depth - (queue.posted - queue.done) < chunk {
@@ -235,7 +266,7 @@ impl Flow<'_> {
                 queue.to_signal -= 1;
                 let mut flags = self.flags;
                 if queue.to_signal == 0 || queue.posted + 1 == queue.limit {
-                    queue.to_signal = cq_mod;
+                    queue.to_signal = self.cq_mod;
                 } else {
                     flags |= PostFlags::UNSIGNALED;
                 }
@@ -260,24 +291,18 @@ impl Flow<'_> {
         let mut failed = None;
         for done in self.runner.end.cq.poll_batch()? {
             seen += 1;
-            let Ok(success) = done.outcome else {
+            if !self.books.enter(&done) {
                 failed = Some(done);
                 break;
-            };
-            let lane = self.lane_of.find(done.qp_num);
-            if done.queue == QueueKind::Send {
-                self.completed += self.sending[lane].upto(&done);
-            } else {
-                self.arrived.push(lane, success.imm);
-                if self.arrived.is_full() {
-                    break;
-                }
+            }
+            if self.books.arrived.is_full() {
+                break;
             }
         }
         if let Some(done) = failed {
             return Err(self.runner.failed(&done));
         }
-        if !self.arrived.is_empty() {
+        if !self.books.arrived.is_empty() {
             self.arrive()?;
         }
         Ok(seen)
@@ -288,53 +313,44 @@ impl Flow<'_> {
         let Some(done) = self.runner.end.cq.wait_any(TICK)? else {
             return Ok(0);
         };
-        let Ok(success) = done.outcome else {
+        if !self.books.enter(&done) {
             return Err(self.runner.failed(&done));
-        };
-        let lane = self.lane_of.find(done.qp_num);
-        if done.queue == QueueKind::Send {
-            self.completed += self.sending[lane].upto(&done);
-        } else {
-            self.arrived.push(lane, success.imm);
-            self.arrive()?;
         }
+        self.arrive()?;
         Ok(1)
     }
 
     /// No more requests than it takes until the last one has a completion.
     fn stop(&mut self) {
-        let cq_mod = u64::from(self.runner.plan.cq_mod);
-        for queue in &mut self.sending {
-            queue.limit = queue.posted.next_multiple_of(cq_mod);
+        for queue in &mut self.books.sending {
+            queue.limit = queue.posted.next_multiple_of(self.cq_mod.into());
         }
-        self.wanted = self.sending.iter().map(|queue| queue.limit).sum();
+        self.wanted = self.books.sending.iter().map(|queue| queue.limit).sum();
     }
 
     /// All requests have completed after that time.
-    fn finish(&mut self, time: Duration, peak: f64) -> Result<(), Trouble> {
-        self.mine.sent = self.completed;
-        self.mine.seconds = time.as_secs_f64();
-        self.mine.peak = peak.max(self.completed as f64 / self.mine.seconds);
-        Ok(())
+    fn finish(&mut self, time: Duration, peak: f64) {
+        self.mine.sent = self.books.completed;
+        self.mine.seconds = time.as_secs_f64().max(1e-9);
+        self.mine.peak = peak.max(self.mine.sent as f64 / self.mine.seconds);
     }
 
     /// Shows how far it is.
-    fn show(&self, passed: Duration) -> Result<(), Trouble> {
-        if self.runner.progress.is_interrupted() {
-            return Err(Trouble::Interrupted);
-        }
+    fn show(&self, passed: Duration) {
         self.runner.progress.at(match self.run.limit {
-            Limit::Count(_) => self.completed / self.sending.len() as u64,
+            Limit::Count(_) => self.books.completed / self.books.sending.len() as u64,
             Limit::Time(_) => passed.as_millis() as u64,
         });
-        Ok(())
     }
 
     /// Counts messages, compares them where that is wanted, and posts their receives again.
     #[inline]
     fn arrive(&mut self) -> Result<(), Trouble> {
         let Flow { runner, run, .. } = self;
-        for (lane, imm) in self.arrived.all[..self.arrived.len].iter().copied() {
+        for (lane, imm) in self.books.arrived.all[..self.books.arrived.len]
+            .iter()
+            .copied()
+        {
             let from = &mut self.arriving[lane];
             let number = match (&mut from.numbers, imm) {
                 (Some(numbers), Some(imm)) => {
@@ -360,7 +376,7 @@ impl Flow<'_> {
             }
             runner.receive(lane)?;
         }
-        self.arrived.len = 0;
+        self.books.arrived.len = 0;
         Ok(())
     }
 
@@ -383,8 +399,8 @@ impl Flow<'_> {
 
     /// Compares what nobody was told of, at the end of a run; the other end has sent so many.
     fn verify(&mut self, theirs: u64) -> Result<(), Trouble> {
-        let came = theirs / self.sending.len() as u64;
-        for lane in 0..self.sending.len() {
+        let came = theirs / self.books.sending.len() as u64;
+        for lane in 0..self.books.sending.len() {
             if self.runner.plan.check && self.mine.difference.is_none() {
                 self.mine.difference = self.difference(lane, came)?;
             }
@@ -397,7 +413,7 @@ impl Flow<'_> {
         let (len, op) = (run.size as usize, runner.plan.op);
         let count = match op {
             Op::Write if !runner.plan.tells() => came,
-            Op::Read | Op::Cas | Op::Faa => self.sending[lane].posted,
+            Op::Read | Op::Cas | Op::Faa => self.books.sending[lane].posted,
             _ => 0,
         };
         for at in 0..count {

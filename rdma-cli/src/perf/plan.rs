@@ -26,8 +26,8 @@ pub struct Plan {
     pub rx_depth: u32,
     /// Sends that one doorbell is for.
     pub post_list: u32,
-    /// One send of so many has a completion.
-    pub cq_mod: u32,
+    /// One send of so many has a completion; `None`: as [`Plan::cq_mod`] says.
+    pub cq_mod: Option<u32>,
     pub qps: u32,
     pub bidirectional: bool,
     /// Bytes that go inline.
@@ -87,6 +87,12 @@ impl Plan {
         })
     }
 
+    /// One send of so many has a completion: each large one, and of small ones those that make room for a quarter of the queue.
+    pub fn cq_mod(&self, size: u32) -> u32 {
+        let usual = if size > 8192 { 1 } else { self.tx_depth / 4 };
+        self.cq_mod.unwrap_or(usual).max(1)
+    }
+
     /// Places for messages that each Queue Pair has at each end.
     pub fn places(&self) -> usize {
         let place = self.largest() as usize + 64;
@@ -142,7 +148,7 @@ impl Plan {
             ("--tx-depth", self.tx_depth, 1 << 15),
             ("--rx-depth", self.rx_depth, 1 << 15),
             ("--post-list", self.post_list, self.tx_depth),
-            ("--cq-mod", self.cq_mod, self.tx_depth),
+            ("--cq-mod", self.cq_mod.unwrap_or(1), self.tx_depth),
             ("--qp", self.qps, 1024),
         ] {
             if !(1..=most).contains(&value) {

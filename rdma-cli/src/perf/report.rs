@@ -19,7 +19,7 @@ use super::runner::{Measured, Runner};
 use super::{Op, Transport};
 use crate::device::{self, DeviceChoice, Opened};
 use crate::doctor::print;
-use crate::failure::{Failure, told};
+use crate::failure::Failure;
 use crate::term::{Harmless, Style};
 
 /// What one of the two commands makes of what was measured.
@@ -136,16 +136,16 @@ fn prepare(
 fn writable(path: &Path) -> Result<(), Failure> {
     let there = path.exists();
     let opened = File::options().create(true).append(true).open(path);
-    opened.map_err(|error| {
-        Failure::told(format!(
-            "cannot write the plot {}: {error}",
-            Harmless(path.display())
-        ))
-    })?;
+    opened.map_err(|error| unwritable(path, &error))?;
     if !there {
         let _ = std::fs::remove_file(path);
     }
     Ok(())
+}
+
+fn unwritable(path: &Path, error: &io::Error) -> Failure {
+    let path = Harmless(path.display());
+    Failure::told(format!("cannot write the plot {path}: {error}"))
 }
 
 fn measure<R: Row>(
@@ -224,7 +224,7 @@ fn measure<R: Row>(
     }
     if let (Some(path), false) = (&common.plot, rows.is_empty()) {
         let picture = plot::svg(&R::plot(&rows, &plan));
-        std::fs::write(path, picture).map_err(told)?;
+        std::fs::write(path, picture).map_err(|error| unwritable(path, &error))?;
     }
     out.flush()?;
     match verdict.error.is_none() && rows.iter().any(Row::is_something) {

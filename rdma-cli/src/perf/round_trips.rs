@@ -316,6 +316,9 @@ impl Desk<'_> {
                 self.now = Instant::now();
                 if self.now - self.listened >= TICK {
                     self.listened = self.now;
+                    if self.runner.progress.is_interrupted() {
+                        return Err(Trouble::Interrupted);
+                    }
                     return overhear(self.peer);
                 }
             }

@@ -34,7 +34,7 @@ fn plan(op: Op) -> Plan {
         tx_depth: 8,
         rx_depth: 8,
         post_list: 1,
-        cq_mod: 1,
+        cq_mod: None,
         qps: 2,
         bidirectional: false,
         inline: 0,
