@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The wire formats and the engine of the software device under Miri, which sees every misuse of memory that a run
-# makes. Needs a nightly toolchain with the components miri and rust-src (rustup fetches them, where it can); status
+# The wire formats and the engine of the software device, and the short ways to post and poll, under Miri, which sees every
+# misuse of memory that a run makes. Needs a nightly toolchain with the components miri and rust-src (rustup fetches them, where it can); status
 # 77, with a SKIP line, without.
 #
-#   ci/miri.sh          wire formats, user memory, and the unit tests of the engine: minutes
+#   ci/miri.sh          wire formats, user memory, the unit tests of the engine, posts and polls over a provider of the tests: minutes
 #   ci/miri.sh --all    all tests of wire and engine that Miri can run: hours
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -26,5 +26,8 @@ if [[ ${1:-} == --all ]]; then
         cargo +nightly miri test -p rdma-soft --test engine -- --skip kills:: --skip hostile::
 else
     # The engine's tests move tens of kilobytes each, byte by byte here: they are for --all.
-    cargo +nightly miri test -p rdma-soft --lib -- wire::tests mem:: core:: "${slow[@]}"
+    # References and raw pointers to one request take turns, as the rules of Tree Borrows allow; the provider's one device is never
+    # freed.
+    cargo +nightly miri test -p rdma-soft --lib -- wire::tests mem:: core:: "${slow[@]}" &&
+        MIRIFLAGS="$MIRIFLAGS -Zmiri-tree-borrows -Zmiri-ignore-leaks" cargo +nightly miri test -p rdma-qp --test contexts
 fi
