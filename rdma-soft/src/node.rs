@@ -328,7 +328,7 @@ impl Node {
         }
     }
 
-    /// Drives the engine unless somebody else does; gives the datagrams received. `polling`: the caller
+    /// Drives the engine unless somebody else does; gives the packets received and sent. `polling`: the caller
     /// comes back at once, so the thread need not be woken for what is left, unless it would sleep on after
     /// the caller has gone.
     fn drive(&self, now: Instant, budget: Budget, polling: bool) -> u32 {
@@ -338,7 +338,7 @@ impl Node {
         }
     }
 
-    /// Drives the engine, and again as long as others leave word meanwhile; gives the datagrams received.
+    /// Drives the engine, and again as long as others leave word meanwhile; gives the packets received and sent.
     fn drive_on<'a>(
         &'a self,
         mut driver: MutexGuard<'a, Driver>,
@@ -348,11 +348,11 @@ impl Node {
     ) -> u32 {
         // Others may go on marking the node; after some turns the thread takes over.
         const TURNS: u32 = 8;
-        let mut received = 0;
+        let mut handled = 0;
         for round in 1.. {
             let mut notices = Vec::new();
             let turn = driver.step(now, budget, &mut notices);
-            received += turn.received;
+            handled += turn.received + turn.sent;
             let more = if polling { now + NAP } else { now };
             self.unlock(driver, now, turn.more.then_some(more), notices);
             if !self.posts.missed() {
@@ -368,7 +368,7 @@ impl Node {
             };
             now = self.clock.now();
         }
-        received
+        handled
     }
 
     /// Requests were appended to a queue of `qp`: whoever drives next, takes them first. That is
@@ -421,7 +421,7 @@ impl Node {
             let until = (now + LEASE).as_nanos();
             self.lease.store(until, Ordering::Relaxed);
         }
-        let (mut quiet, mut received) = (false, 0);
+        let (mut quiet, mut handled) = (false, 0);
         if let Some(mut driver) = self.try_driver() {
             quiet = driver.is_quiet(now);
             if quiet {
@@ -432,11 +432,11 @@ impl Node {
                 }
             } else {
                 self.progressing.fetch_add(1, Ordering::Relaxed);
-                received = self.drive_on(driver, now, POLL, polling);
+                handled = self.drive_on(driver, now, POLL, polling);
                 self.progressing.fetch_sub(1, Ordering::Relaxed);
             }
         }
-        if received > 0 || !polling {
+        if handled > 0 || !polling {
             self.idle_since.store(now.as_nanos(), Ordering::Relaxed);
             return true;
         }
