@@ -201,7 +201,7 @@ const NAP: Duration = Duration::from_millis(1);
 /// Pollers who have waited for so long let others have a turn at the processor with every [`YIELD`]th poll: more of
 /// them than processors would keep each other, and the peer, from what they wait for; and so would they
 /// the kernel, which hands on datagrams in a thread of its own when it has many.
-const PATIENCE: Duration = Duration::from_micros(10);
+const PATIENCE: Duration = Duration::from_micros(2);
 /// A turn at the processor costs more than a poll that finds nothing, and what is waited for comes meanwhile.
 const YIELD: u32 = 4;
 

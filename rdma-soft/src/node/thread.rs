@@ -42,9 +42,9 @@ use crate::verbs::sys::with_signals_blocked;
 /// goes away without a word, for instance to look at memory that its peer writes, is noticed at the end of
 /// the nap: naps begin with [`FIRST_NAP`], or a few times what the pollers take from poll to poll, and double as
 /// long as the polling goes on, up to [`NAP`]. If datagrams lie there then, such is the program's way, and the
-/// thread [takes part](EAGER) for a while. Where packets come through shared memory naps grow longer, up to [`LONG_NAP`]:
-/// from `NAP` on a datagram ends them, and the bell, which a sender rings whose packets nobody has taken for so
-/// long. One that arms its CQ clears the lease and then looks at `napping`; the thread sets `napping` and then looks at the lease again. All four are
+/// thread [takes part](EAGER) for a while. Where packets come through shared memory, and one nap after the other [finds
+/// them polling](STEADY) at its end, naps grow longer, up to [`LONG_NAP`]: from `NAP` on a datagram ends them, and the
+/// bell, which a sender rings whose packets nobody has taken for so long. One that arms its CQ clears the lease and then looks at `napping`; the thread sets `napping` and then looks at the lease again. All four are
 /// sequentially consistent, so at least one of them sees the other: the thread does not nap, or is woken.
 /// A lease that another poller takes at the same moment is that poller's promise.
 #[derive(Debug)]
@@ -114,6 +114,11 @@ impl Sleeper {
 /// The longest nap where packets come through shared memory, whose senders ring the bell when nobody takes them.
 const LONG_NAP: Duration = Duration::from_millis(8);
 
+/// So many naps in a row ended while somebody was polling, with a poll that found nothing not longer ago than [`RECENT`]:
+/// those who look at memory and poll now and then are not like that.
+const STEADY: u32 = 8;
+const RECENT: Duration = Duration::from_micros(200);
+
 /// The first nap.
 const FIRST_NAP: Duration = Duration::from_micros(20);
 
@@ -164,6 +169,7 @@ fn run(node: &Node, waiters: &[Arc<OwnedFd>]) {
     let (mut nap, mut napped, mut eager, mut idle) = (FIRST_NAP, false, 0u32, 0u32);
     // Others were asked to ring the bell, and still do.
     let mut asked = false;
+    let mut steady = 0u32;
     let mut longest = NAP;
     while !sleeper.stop.load(Ordering::SeqCst) {
         if eager == 0 && has_lease(node) && has_pollers(node) {
@@ -171,7 +177,10 @@ fn run(node: &Node, waiters: &[Arc<OwnedFd>]) {
                 if std::mem::take(&mut asked) {
                     driver.awake();
                 }
-                longest = if driver.has_rings() { LONG_NAP } else { NAP };
+                longest = match driver.has_rings() && steady >= STEADY {
+                    true => LONG_NAP,
+                    false => NAP,
+                };
             }
             sleeper.napping.store(true, Ordering::SeqCst);
             let mut ended = false;
@@ -183,10 +192,12 @@ fn run(node: &Node, waiters: &[Arc<OwnedFd>]) {
                 ended = sleeper.sleep(&mut fds[..ends], Some(nap));
             }
             sleeper.napping.store(false, Ordering::SeqCst);
-            nap = if ended {
-                FIRST_NAP
-            } else {
-                (2 * nap).min(longest)
+            let last_poll = Instant::from_nanos(node.last_poll.load(Ordering::Relaxed));
+            let polling = node.clock.now().since(last_poll) <= RECENT;
+            steady = if polling { steady.saturating_add(1) } else { 0 };
+            nap = match ended || (nap > NAP && !polling) {
+                true => FIRST_NAP,
+                false => (2 * nap).min(longest),
             };
             napped = true;
             continue;
