@@ -351,10 +351,12 @@ pub fn link(run: &mut Run, shm: bool) -> Result<()> {
         for (size, count) in LATENCIES {
             // Pollers that never yield, on a machine that is busy, take a time slice for each message.
             let count = run.less(count, 100).max(2);
-            let ours = two.latency(size, count, seed)?;
             let measure = format!("{name} latency");
-            run.samples.note(&measure, "SEND", size as u64, ours);
-            if !shm && size <= 4096 {
+            if run.wants(&measure, "SEND", size) {
+                let ours = two.latency(size, count, seed)?;
+                run.samples.note(&measure, "SEND", size as u64, ours);
+            }
+            if !shm && size <= 4096 && run.wants(&measure, "plain UDP", size) {
                 let plain = two.plain_latency(size + AROUND, count)?;
                 run.samples.note(&measure, "plain UDP", size as u64, plain);
             }
@@ -363,12 +365,18 @@ pub fn link(run: &mut Run, shm: bool) -> Result<()> {
             let shape = Shape::hot(size, run.less(count, 16));
             let measure = format!("{name} bandwidth");
             for (way, sends) in [("WRITE", false), ("SEND", true)] {
+                if !run.wants(&measure, way, size) {
+                    continue;
+                }
                 let rate = shape.bytes() / two.stream(sends, shape, seed)? / 1e9;
                 run.samples.note(&measure, way, size as u64, rate);
             }
             if !shm {
                 let datagram = size.min(4096) + AROUND;
                 for (way, many) in [("plain UDP, GSO and GRO", true), ("plain UDP", false)] {
+                    if !run.wants(&measure, way, size) {
+                        continue;
+                    }
                     let rate = two.plain_stream(datagram, run.less(8192, 16), many)?;
                     run.samples.note(&measure, way, size as u64, rate);
                 }
@@ -376,13 +384,16 @@ pub fn link(run: &mut Run, shm: bool) -> Result<()> {
         }
         for (way, sends) in [("WRITE", false), ("SEND", true)] {
             for batch in [1, 32] {
+                let (measure, way) = (format!("{name} rate"), format!("{way}, batch {batch}"));
+                if !run.wants(&measure, &way, 64) {
+                    continue;
+                }
                 let shape = Shape {
                     window: DEPTH,
                     batch,
                     ..Shape::hot(64, run.less(16384, 16))
                 };
                 let rate = f64::from(shape.count) / two.stream(sends, shape, seed)? / 1e6;
-                let (measure, way) = (format!("{name} rate"), format!("{way}, batch {batch}"));
                 run.samples.note(&measure, &way, 64, rate);
             }
         }

@@ -1,12 +1,10 @@
 //! How cost grows: with the size of a message, its scatter/gather entries, and the nodes that talk with each other.
 
-use std::time::Instant;
-
 use rdma_qp::{Access, Device, Memory, Mr, MrSlice, Peer, Qp, Rc};
 
 use crate::ends::{DEPTH, Patience, Result, Shape, good, pair, timing};
 use crate::inside::{copy, stream};
-use crate::run::Run;
+use crate::run::{Moment, Run};
 
 /// Message sizes, and messages per pass.
 const SIZES: [(usize, u32); 9] = [
@@ -153,7 +151,7 @@ impl Net {
         let window = 64.min(4 * self.qps.len() as u32);
         let mut patience = Patience::new();
         let (mut posted, mut done, mut next) = (0, 0, 0);
-        let start = Instant::now();
+        let start = Moment::now();
         while done < count {
             while posted < count && posted - done < window {
                 let (near, far, qp) = &mut self.qps[next];
@@ -181,6 +179,6 @@ impl Net {
             }
             patience.turn()?;
         }
-        Ok(start.elapsed().as_secs_f64())
+        Ok(start.seconds())
     }
 }

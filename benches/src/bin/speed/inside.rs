@@ -1,14 +1,13 @@
 //! In one process: the software device hands messages over by reference, and copies them once. What else copies is memcpy.
 
 use std::hint::black_box;
-use std::time::Instant;
 
 use rdma_qp::Mr;
 
 use crate::ends::{
     DEPTH, End, Operation, Patience, Receiving, Result, Sending, Shape, check, fill, pair, wipe,
 };
-use crate::run::Run;
+use crate::run::{Moment, Run};
 
 /// What messages walk over.
 const SPAN: usize = 64 << 20;
@@ -27,24 +26,24 @@ pub fn stream(from: &mut End, to: &mut End, sends: bool, shape: Shape, seed: u64
     let seconds = if sends {
         let mut receiving = Receiving::new(to, shape)?;
         let mut sending = Sending::new(from, Operation::Send, shape)?;
-        let start = Instant::now();
+        let start = Moment::now();
         let (mut sent, mut received) = (false, false);
         while !(sent && received) {
             sent = sending.step()?;
             received = received || receiving.step()?;
             patience.turn()?;
         }
-        start.elapsed()
+        start.seconds()
     } else {
         let mut sending = Sending::new(from, Operation::Write(to.mr.remote()), shape)?;
-        let start = Instant::now();
+        let start = Moment::now();
         while !sending.step()? {
             patience.turn()?;
         }
-        start.elapsed()
+        start.seconds()
     };
     check(&to.mr, &shape, seed)?;
-    Ok(seconds.as_secs_f64())
+    Ok(seconds)
 }
 
 /// Copies what a stream of this shape copies, between the same regions; gives the seconds that it took.
@@ -52,14 +51,14 @@ pub fn copy(from: &Mr, to: &Mr, shape: Shape) -> f64 {
     assert!(shape.span <= from.len().min(to.len()) && shape.size <= shape.span);
     let (from, to) = (from.addr() as *const u8, to.addr() as *mut u8);
     let mut places = shape.places();
-    let start = Instant::now();
+    let start = Moment::now();
     for _ in 0..shape.count {
         let (at, len) = (places.next(), black_box(shape.size));
         // SAFETY: every place of a shape ends within its span, and both regions are at least so long, as was asserted. They
         // are two, so they do not overlap; no request is under way that reaches them, and nobody has a reference to them.
         unsafe { std::ptr::copy_nonoverlapping(from.wrapping_add(at), to.wrapping_add(at), len) };
     }
-    start.elapsed().as_secs_f64()
+    start.seconds()
 }
 
 /// Bandwidth by message size, with memcpy beside it: of one place, and of places all over 64 MiB.
@@ -77,6 +76,9 @@ pub fn bandwidth(run: &mut Run) -> Result<()> {
                 let measure = format!("inside {place}");
                 // What runs first finds the pages warmed by the fill, so they take turns in that as well.
                 let memcpy = |run: &mut Run, a: &End, b: &End| {
+                    if !run.wants(&measure, "memcpy", size) {
+                        return;
+                    }
                     let seconds = copy(&a.mr, &b.mr, shape);
                     let rate = shape.bytes() / seconds / 1e9;
                     run.samples.note(&measure, "memcpy", size as u64, rate);
@@ -85,6 +87,9 @@ pub fn bandwidth(run: &mut Run) -> Result<()> {
                     memcpy(run, &a, &b);
                 }
                 for (way, sends) in [("WRITE", false), ("SEND", true)] {
+                    if !run.wants(&measure, way, size) {
+                        continue;
+                    }
                     let seconds = stream(&mut a, &mut b, sends, shape, pass.into())?;
                     let rate = shape.bytes() / seconds / 1e9;
                     run.samples.note(&measure, way, size as u64, rate);
@@ -107,6 +112,10 @@ pub fn rate(run: &mut Run) -> Result<()> {
         for size in [8, 64, 1024] {
             for (way, sends) in [("WRITE", false), ("SEND", true)] {
                 for batch in [1, 32] {
+                    let way = format!("{way}, batch {batch}");
+                    if !run.wants("inside rate", &way, size) {
+                        continue;
+                    }
                     let shape = Shape {
                         window: DEPTH,
                         batch,
@@ -114,7 +123,6 @@ pub fn rate(run: &mut Run) -> Result<()> {
                     };
                     let seconds = stream(&mut a, &mut b, sends, shape, pass.into())?;
                     let rate = f64::from(shape.count) / seconds / 1e6;
-                    let way = format!("{way}, batch {batch}");
                     run.samples.note("inside rate", &way, size as u64, rate);
                 }
             }

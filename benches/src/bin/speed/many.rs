@@ -1,12 +1,11 @@
 //! Many Queue Pairs: how fast they are connected, what one takes, and messages across all of them.
 
 use std::net::{TcpListener, TcpStream};
-use std::time::Instant;
 
 use rdma_qp::{Access, Cq, Device, GidEntry, Memory, Mr, Pd, Peer, Qp, Rc};
 
 use crate::ends::{Patience, Result, good, timing};
-use crate::run::Run;
+use crate::run::{Moment, Run};
 
 /// Queue Pairs.
 const ALL: usize = 10_000;
@@ -84,7 +83,7 @@ impl Many {
         let window = 128.min(senders as u32 * DEPTH);
         let mut patience = Patience::new();
         let (mut posted, mut done, mut next) = (0, 0, 0);
-        let start = Instant::now();
+        let start = Moment::now();
         while done < count {
             while posted < count && posted - done < window {
                 let place = next * SIZE;
@@ -98,7 +97,7 @@ impl Many {
             }
             patience.turn()?;
         }
-        Ok(start.elapsed().as_secs_f64())
+        Ok(start.seconds())
     }
 }
 
@@ -115,12 +114,12 @@ fn tcp_connections(count: usize) -> Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     let mut open = Vec::with_capacity(2 * count);
-    let start = Instant::now();
+    let start = Moment::now();
     for _ in 0..count {
         open.push(TcpStream::connect(address)?);
         open.push(listener.accept()?.0);
     }
-    Ok(start.elapsed().as_secs_f64())
+    Ok(start.seconds())
 }
 
 /// How many Queue Pairs are created and brought to RTS in a second, and what one of many takes.
@@ -129,11 +128,11 @@ pub fn connections(run: &mut Run) -> Result<()> {
     for pass in run.passes(3) {
         run.samples.pass = pass;
         let mut many = Many::new(2 * PAIRS)?;
-        let start = Instant::now();
+        let start = Moment::now();
         for _ in 0..PAIRS {
             many.add_pair()?;
         }
-        let rate = 2.0 * PAIRS as f64 / start.elapsed().as_secs_f64() / 1e3;
+        let rate = 2.0 * PAIRS as f64 / start.seconds() / 1e3;
         run.samples.note("connections", "QPs to RTS", 0, rate);
         let rate = 2.0 * PAIRS as f64 / tcp_connections(PAIRS)? / 1e3;
         run.samples
@@ -148,11 +147,11 @@ pub fn all(run: &mut Run) -> Result<()> {
     let before = resident()?;
     let mut many = Many::new(ALL)?;
     let empty = resident()?;
-    let start = Instant::now();
+    let start = Moment::now();
     for _ in 0..ALL / 2 {
         many.add_pair()?;
     }
-    let seconds = start.elapsed().as_secs_f64();
+    let seconds = start.seconds();
     // What is only there once it is used is used here.
     many.messages(ALL, ALL as u32)?;
     let bytes = resident()?.saturating_sub(empty) as f64 / ALL as f64;

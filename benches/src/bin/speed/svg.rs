@@ -24,7 +24,8 @@ pub struct Plot<'a> {
     pub place: fn(f64) -> String,
 }
 
-const SIZE: (f64, f64) = (760.0, 460.0);
+/// Height of all of it.
+const HEIGHT: f64 = 460.0;
 /// Left, top, right and bottom of the drawing.
 const BOX: (f64, f64, f64, f64) = (72.0, 44.0, 740.0, 400.0);
 /// Colours that are told apart in grey, too, and by most eyes (Okabe and Ito's).
@@ -115,7 +116,8 @@ impl Plot<'_> {
         let mut line = |text: String| {
             let _ = writeln!(out, "{text}");
         };
-        let (width, height) = SIZE;
+        let longest = self.lines.iter().map(|line| line.name.len()).max();
+        let (width, height) = (right + 60.0 + 7.2 * longest.unwrap_or(0) as f64, HEIGHT);
         line(format!(
             r#"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="DejaVu Sans, Verdana, sans-serif" font-size="12">"#
         ));
@@ -178,65 +180,24 @@ impl Plot<'_> {
                 r#"<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>"#
             ));
         }
-        self.legend(&y, &x, &mut line);
+        self.legend(&mut line);
         line("</svg>".to_owned());
         out
     }
 
-    /// The legend, in whichever corner has the fewest points.
-    fn legend(&self, y: &Scale, x: &Scale, line: &mut impl FnMut(String)) {
-        let (left, top, right, bottom) = BOX;
-        let longest = self.lines.iter().map(|l| l.name.len()).max().unwrap_or(0) as f64;
-        let (width, height) = (longest * 6.9 + 40.0, self.lines.len() as f64 * 18.0 + 8.0);
-        let corners = [
-            (left + 10.0, top + 8.0),
-            (right - width - 10.0, bottom - height - 8.0),
-            (right - width - 10.0, top + 8.0),
-            (left + 10.0, bottom - height - 8.0),
-        ];
-        // Lines cross between their points, so those count as well.
-        let covered = |&(cx, cy): &(f64, f64)| {
-            let inside = |px: f64, py: f64| {
-                (cx - 6.0..cx + width + 6.0).contains(&px)
-                    && (cy - 6.0..cy + height + 6.0).contains(&py)
-            };
-            let mut count = 0;
-            for series in &self.lines {
-                let at: Vec<(f64, f64)> = series
-                    .points
-                    .iter()
-                    .map(|p| (x.at(p.0), y.at(p.1)))
-                    .collect();
-                for pair in at.windows(2) {
-                    for step in 0..=8 {
-                        let part = f64::from(step) / 8.0;
-                        let (px, py) = (
-                            pair[0].0 + part * (pair[1].0 - pair[0].0),
-                            pair[0].1 + part * (pair[1].1 - pair[0].1),
-                        );
-                        count += usize::from(inside(px, py));
-                    }
-                }
-            }
-            count
-        };
-        let Some(&(cx, cy)) = corners.iter().min_by_key(|corner| covered(corner)) else {
-            return;
-        };
-        line(format!(
-            r##"<rect x="{cx:.1}" y="{cy:.1}" width="{width:.1}" height="{height:.1}" fill="white" fill-opacity="0.85" stroke="#ccc"/>"##
-        ));
-        for (number, (series, colour)) in self.lines.iter().zip(COLOURS.iter().cycle()).enumerate()
-        {
-            let at = cy + 16.0 + number as f64 * 18.0;
+    /// The names of the lines, beside the drawing.
+    fn legend(&self, line: &mut impl FnMut(String)) {
+        let (_, top, right, _) = BOX;
+        let series = self.lines.iter().zip(COLOURS.iter().cycle());
+        for (number, (series, colour)) in series.enumerate() {
+            let (x, y) = (right + 16.0, top + 12.0 + number as f64 * 20.0);
             line(format!(
-                r#"<path d="M{:.1} {:.1}h22" stroke="{colour}" stroke-width="1.8"/><text x="{:.1}" y="{at:.1}">{}</text>"#,
-                cx + 6.0,
-                at - 4.0,
-                cx + 34.0,
+                r#"<path d="M{x:.1} {y:.1}h22" stroke="{colour}" stroke-width="1.8"/><text x="{:.1}" y="{:.1}">{}</text>"#,
+                x + 28.0,
+                y + 4.0,
                 escape(series.name)
             ));
-            line(mark(number, cx + 17.0, at - 4.0, colour));
+            line(mark(number, x + 11.0, y, colour));
         }
     }
 }
