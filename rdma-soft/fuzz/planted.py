@@ -15,7 +15,7 @@ PLANTED = (
         "planted: a result of an atomic",
         "rdma-soft/src/link/ingress.rs",
         "    Ok((packet, &transport[header..header + len]))",
-        "    if ids == IpIds::Any && packet.bth.solicited && packet.atomic_ack.is_some_and(|v| v >> 56 == 0x5a) {{ panic!({words:?}); }}\n",
+        "    if ids == IpIds::Any && packet.bth.solicited && packet.atomic_ack.is_some_and(|v| v >> 56 == 0x5a) {{ panic!(\"{words}\"); }}\n",
     ),
     (
         # Three packets in order: a READ, the first one of a SEND for which there is a receive, and the READ again.
@@ -23,7 +23,7 @@ PLANTED = (
         "planted: a READ again, within a SEND",
         "rdma-soft/src/core/responder.rs",
         "        // Answers that wait already are not doubled; this also bounds the queue.",
-        "        if self.rq.message.is_some() && matches!(info.op, Operation::ReadRequest) && !self.rq.fetched.is_empty() {{ panic!({words:?}); }}\n",
+        "        if self.rq.message.is_some() && matches!(info.op, Operation::ReadRequest) && !self.rq.fetched.is_empty() {{ panic!(\"{words}\"); }}\n",
     ),
     (
         # Five moves in order, the last one with one attribute beyond what it needs, and its value.
@@ -31,7 +31,7 @@ PLANTED = (
         "planted: a timeout in SQD",
         "rdma-soft/src/core/modify.rs",
         "        self.commit(shared, attr, mask, path, to);",
-        "        if from == S::IBV_QPS_SQD && to == from && mask.contains(M::IBV_QP_TIMEOUT) && attr.timeout == 19 {{ panic!({words:?}); }}\n",
+        "        if from == S::IBV_QPS_SQD && to == from && mask.contains(M::IBV_QP_TIMEOUT) && attr.timeout == 19 {{ panic!(\"{words}\"); }}\n",
     ),
 )
 
