@@ -44,15 +44,16 @@ impl<C, T: Probes> Supervised<C, T> {
                 IBV_EVENT_GID_CHANGE if self.has_lost_gid() => self.machine.gid_changed(at),
                 _ => return false,
             },
-            AsyncEvent::Qp { kind, qp_num } if qp_num == self.qp.qp_num() => match kind {
-                IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR => {
-                    // The event may be of a life that has ended.
-                    if self.is_in_error() {
-                        self.machine.down(at, Why::Event(kind));
-                    }
+            AsyncEvent::Qp { kind, qp_num } if qp_num == self.qp.qp_num() => {
+                let is_fatal = matches!(
+                    kind,
+                    IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR
+                );
+                // The event may be of a life that has ended.
+                if is_fatal && self.is_in_error() {
+                    self.machine.down(at, Why::Event(kind));
                 }
-                _ => {}
-            },
+            }
             AsyncEvent::Other {
                 kind: IBV_EVENT_DEVICE_FATAL | IBV_EVENT_CQ_ERR,
             } => self.device_removed(at),
