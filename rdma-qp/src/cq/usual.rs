@@ -108,8 +108,8 @@ pub enum Quick<R> {
 
 impl Cq {
     /// Takes the next completion as [`Cq::poll`] does, and hands it to `usual` if it is a success that came in its turn, and to
-    /// `other`, with its context, if it is anything else. For layers that have completions of a form of their own: the usual one goes into it
-    /// without having been in another.
+    /// `other`, with its context, if it is anything else. For layers that have completions of a form of their own: the usual one
+    /// goes into it without having been in another.
     ///
     /// ```
     /// # use rdma_qp::Device;

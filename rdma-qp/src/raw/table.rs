@@ -1,8 +1,8 @@
 //! The table by which the poller of a CQ finds the books of a queue.
 //!
 //! A `wr_id` names the place of its queue. The place leads to the queue's [`Outcomes`] while it is *open*, and to those of
-//! no queue, which the table has itself, otherwise: then no completion is of the next request there, and the poller takes its long way, on which it
-//! sees that the queue was reset. So the short way does not ask.
+//! no queue, which the table has itself, otherwise: then no completion is of the next request there, and the poller takes its
+//! long way, on which it sees that the queue was reset. So the short way does not ask.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicPtr;
@@ -247,7 +247,7 @@ mod tests {
         assert!(!takes(&table, of_a), "of a former life");
         assert!(takes(&table, post(&a)));
         let of_another = queue(4 + 32).posted();
-        for id in [of_another, 0, u64::MAX, 1, 1 << 30] {
+        for id in [of_another, 0, u64::MAX, 1, 1 << 30, 0xff_fff0] {
             assert!(!takes(&table, id), "{id:#x}");
         }
     }
