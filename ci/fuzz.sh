@@ -83,7 +83,7 @@ go() {
     local target=$1 dir=$2
     shift 2
     mkdir -p "$dir/corpus" "$dir/found"
-    QP_FUZZ_TALLY=$dir/tally nice -n 15 "$bin/$target" -max_len="$(longest "$target")" -len_control=20 -timeout=60 -rss_limit_mb=4096 \
+    QP_FUZZ_TALLY=$dir/tally nice -n 15 "$bin/$target" -max_len="$(longest "$target")" -len_control=20 -timeout=120 -report_slow_units=120 -rss_limit_mb=4096 \
         -artifact_prefix="$dir/found/" -print_final_stats=1 "$@" "$dir/corpus" >"$dir/log" 2>&1 </dev/null &
     running=$!
     wait "$running"
