@@ -28,6 +28,8 @@ pub struct Difference {
     pub lossy: bool,
     /// The transports.
     pub transports: &'static [Transport],
+    /// Only where the receives are in an SRQ, or only where they are not.
+    pub shared: Option<bool>,
     /// The cases.
     pub kinds: &'static [Kind],
     /// In whose completion it shows.
@@ -57,6 +59,7 @@ impl Difference {
             d.shows == shows
                 && d.kinds.contains(&case.kind)
                 && d.transports.contains(&case.service.transport)
+                && d.shared.is_none_or(|shared| shared == case.service.shared)
                 && device.starts_with(d.driver.1)
                 && d.lossy <= lossy
                 && (d.when.is_empty() || Platform::here().is(d.when))
@@ -72,6 +75,7 @@ pub const DIFFERENCES: &[Difference] = &[
         when: &[],
         lossy: false,
         transports: &[Rc],
+        shared: None,
         kinds: &[Kind::TooLong],
         shows: Side::Asks,
         status: Some(IBV_WC_REM_OP_ERR),
@@ -84,7 +88,8 @@ pub const DIFFERENCES: &[Difference] = &[
         driver: (Side::Answers, "rxe"),
         when: &[],
         lossy: false,
-        transports: &[Uc, Ud],
+        transports: &[Uc],
+        shared: None,
         kinds: &[Kind::TooLong],
         shows: Side::Answers,
         status: Some(IBV_WC_LOC_QP_OP_ERR),
@@ -93,11 +98,52 @@ pub const DIFFERENCES: &[Difference] = &[
                  operation error, and the QP goes to ERR",
     },
     Difference {
+        name: "too-long-stops-the-receiver",
+        driver: (Side::Answers, "rxe"),
+        when: &[When::KernelBefore(6, 12)],
+        lossy: false,
+        transports: &[Ud],
+        shared: None,
+        kinds: &[Kind::TooLong],
+        shows: Side::Answers,
+        status: Some(IBV_WC_LOC_QP_OP_ERR),
+        source: "drivers/infiniband/sw/rxe/rxe_resp.c:send_data_in, rxe_responder",
+        reason: "taken for a malformed request as above, which is a class A fault: the receive ends with a local QP \
+                 operation error, and the QP goes to ERR",
+    },
+    Difference {
+        name: "a-datagram-that-does-not-fit-is-dropped",
+        driver: (Side::Answers, "rxe"),
+        when: &[When::KernelFrom(6, 12)],
+        lossy: false,
+        transports: &[Ud],
+        shared: Some(false),
+        kinds: &[Kind::TooLong],
+        shows: Side::Answers,
+        status: None,
+        source: "drivers/infiniband/sw/rxe/rxe_resp.c:rxe_resp_check_length",
+        reason: "it ends no receive with an error, as if it had been lost",
+    },
+    Difference {
+        name: "a-datagram-that-does-not-fit-costs-a-receive-of-the-srq",
+        driver: (Side::Answers, "rxe"),
+        when: &[When::KernelFrom(6, 12)],
+        lossy: false,
+        transports: &[Ud],
+        shared: Some(true),
+        kinds: &[Kind::TooLong],
+        shows: Side::Answers,
+        status: Some(IBV_WC_REM_INV_REQ_ERR),
+        source: "drivers/infiniband/sw/rxe/rxe_resp.c:rxe_resp_check_length, do_class_d1e_error",
+        reason: "the receive that was taken for what is dropped ends in error",
+    },
+    Difference {
         name: "the-high-bit-of-a-qkey-is-sent",
         driver: (Side::Asks, "rxe"),
         when: &[],
         lossy: false,
         transports: &[Ud],
+        shared: None,
         kinds: &[Kind::OwnQkey],
         shows: Side::Answers,
         status: None,
@@ -111,6 +157,7 @@ pub const DIFFERENCES: &[Difference] = &[
         when: &[],
         lossy: true,
         transports: &[Rc],
+        shared: None,
         kinds: &[Kind::BadKey, Kind::TooLong],
         shows: Side::Asks,
         status: Some(IBV_WC_RETRY_EXC_ERR),
@@ -123,6 +170,7 @@ pub const DIFFERENCES: &[Difference] = &[
         when: &[],
         lossy: true,
         transports: &[Uc],
+        shared: None,
         kinds: &[Kind::Op(IBV_WR_SEND), Kind::Op(IBV_WR_SEND_WITH_IMM)],
         shows: Side::Answers,
         status: Some(IBV_WC_REM_INV_REQ_ERR),
