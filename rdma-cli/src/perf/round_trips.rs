@@ -116,11 +116,14 @@ impl Desk<'_> {
                 times.add(end - start);
                 mine.arrived += 1;
             }
-            if plan.check && came {
+            if came && plan.tells() {
+                // The receive of the answer is for a later one.
+                if let Some(difference) = self.take(number)? {
+                    return Err(Trouble::Differs(difference));
+                }
+            } else if plan.check && came {
                 let difference = match plan.op {
-                    // It was compared when it came.
-                    Op::Send => None,
-                    Op::Write => {
+                    Op::Send | Op::Write => {
                         let at = self.runner.places.far(0, number);
                         let tag = self.looks_at_memory().then(|| tag(number));
                         self.runner.compare(at, 0, number, len, tag)?
@@ -180,12 +183,12 @@ impl Desk<'_> {
                     number = self.number(imm);
                 }
                 mine.arrived += 1;
-                if let Some(difference) = self.take(number)? {
-                    mine.difference.get_or_insert(difference);
-                }
                 self.make_room()?;
                 self.write(number)?;
                 self.post(number)?;
+                if let Some(difference) = self.take(number)? {
+                    mine.difference.get_or_insert(difference);
+                }
                 number += 1;
                 continue;
             }
@@ -202,20 +205,17 @@ impl Desk<'_> {
         self.run.first + u64::from(imm.wrapping_sub(self.run.first as u32))
     }
 
-    /// Waits for the answer of that number. `false`: it did not come in time.
+    /// Waits for the answer of that number, which is not taken out of its receive yet. `false`: it did not come in time.
     fn answer_to(&mut self, number: u64, until: Instant) -> Result<bool, Trouble> {
         let plan_numbers = self.runner.plan.numbers();
         loop {
             while let Some(imm) = self.inbox.pop_front() {
-                let is_it = imm.is_none_or(|imm| imm == number as u32);
-                let of = imm.map_or(number, |imm| self.number(imm));
-                if let Some(difference) = self.take(of)?
-                    && is_it
-                {
-                    return Err(Trouble::Differs(difference));
-                }
-                if is_it {
-                    return Ok(true);
+                match imm {
+                    // One that was given up.
+                    Some(other) if other != number as u32 => {
+                        self.take(self.number(other))?;
+                    }
+                    _ => return Ok(true),
                 }
             }
             self.turn_alone()?;
