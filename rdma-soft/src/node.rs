@@ -202,9 +202,8 @@ const NAP: Duration = Duration::from_millis(1);
 /// them than processors would keep each other, and the peer, from what they wait for; and so would they
 /// the kernel, which hands on datagrams in a thread of its own when it has many.
 const PATIENCE: Duration = Duration::from_micros(10);
-/// As [`PATIENCE`], where packets come through shared memory: nobody has to hand them on. Every [`YIELD`]th poll is enough
-/// there, for a turn at the processor costs more than a poll that finds nothing, and what is waited for comes meanwhile.
-const LONG_PATIENCE: Duration = Duration::from_micros(25);
+/// Where packets come through shared memory, nobody has to hand them on, and every fourth poll is enough: a turn at
+/// the processor costs more than a poll that finds nothing, and what is waited for comes meanwhile.
 const YIELD: u32 = 4;
 
 impl Node {
@@ -443,8 +442,7 @@ impl Node {
             return true;
         }
         let idle_since = Instant::from_nanos(self.idle_since.load(Ordering::Relaxed));
-        let patience = if quiet { LONG_PATIENCE } else { PATIENCE };
-        if now.since(idle_since) > patience {
+        if now.since(idle_since) > PATIENCE {
             let polls = self.idle_polls.load(Ordering::Relaxed).wrapping_add(1);
             self.idle_polls.store(polls, Ordering::Relaxed);
             if !quiet || polls.is_multiple_of(YIELD) {
