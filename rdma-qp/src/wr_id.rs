@@ -40,7 +40,7 @@ const SLOT_BITS: u32 = 20;
 pub(crate) const SHARED: u32 = 1 << (SLOT_BITS - 1);
 /// What no `wr_id` of this library is: no queue and no shared receive queue has the last slot. Its sequence is one that requests
 /// which were posted by other means, whose `wr_id`s are counts or addresses as a rule, do not come to either.
-pub(crate) const NOBODY: u64 = 0x9e37_79b9_7f << SEQUENCE_SHIFT | (STEP - 1);
+pub(crate) const NOBODY: u64 = 0x009e_3779_b97f << SEQUENCE_SHIFT | (STEP - 1);
 /// Number of queues of QPs, and of shared receive queues, that a process can tell apart.
 pub(crate) const MAX_SLOTS: u32 = SHARED - 1;
 
