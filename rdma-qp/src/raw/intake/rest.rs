@@ -31,8 +31,8 @@ unsafe impl HasIntake for Cq {
 /// The rest of a batch, taken by the short way.
 ///
 /// Its invariant: from `next` to `end` are the completions of the batch that are not looked at, and behind them is no success;
-/// `places` are those of the table, and `row` is of it, begun after `closed` was 0. Or `end` is null, `next` is such an end, and there is more to do. That is so as long as nobody else uses the
-/// intake, which is behind `owner`, borrowed.
+/// `places` are those of the table, and `row` is of it, begun after `closed` was 0. Or `end` is null, `next` is such an end, and
+/// there is more to do. That is so as long as nobody else uses the intake, which is behind `owner`, borrowed.
 pub(crate) struct Rest<'c, C: HasIntake> {
     next: *const ibv_wc,
     closed: NonNull<AtomicU32>,
