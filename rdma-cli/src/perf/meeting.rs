@@ -194,7 +194,7 @@ fn answer(peer: &mut tcp::Channel, choice: &DeviceChoice) -> Result<Answered, Fa
 
 /// The end that the peer asks for.
 enum Made {
-    Ping(ping::End),
+    Ping(Box<ping::End>),
     Measure(Box<Runner>),
 }
 
@@ -218,7 +218,7 @@ fn prepare(hello: &[u8], choice: &DeviceChoice) -> Result<(Made, Timing), Failur
     }
     let opened = device::open(choice)?;
     let made = match hello.wish {
-        Wish::Ping(pings) => Made::Ping(ping::End::new(&opened, pings, choice.mtu)?),
+        Wish::Ping(pings) => Made::Ping(Box::new(ping::End::new(&opened, pings, choice.mtu)?)),
         Wish::Measure(plan) => Made::Measure(Box::new(Runner::new(&opened, plan, choice, false)?)),
     };
     Ok((made, timing))
