@@ -96,8 +96,8 @@ fn both(server: &[&str], client: &[&str], variables: &[(&str, &str)]) -> Result<
 }
 
 /// Whether messages of that size are sent by the others' programs, each of which takes a while to start.
-fn is_asked(run: &Run, size: u64) -> bool {
-    !run.quick || [64, 65536].contains(&size)
+fn is_asked(quick: bool, size: u64) -> bool {
+    !quick || [64, 65536].contains(&size)
 }
 
 /// Runs `test`, a second time if it failed; notes a skip if it fails again.
@@ -119,7 +119,8 @@ fn libfabric(run: &mut Run) {
         (65536, 100),
         (1 << 20, 10),
     ];
-    for (size, count) in tests.into_iter().filter(|(size, _)| is_asked(run, *size)) {
+    let quick = run.quick;
+    for (size, count) in tests.into_iter().filter(|(size, _)| is_asked(quick, *size)) {
         let count = run.less(count, 4).to_string();
         attempt(run, &format!("libfabric-udp-{size}"), |run| {
             let (port, bytes) = (port()?, size.to_string());
@@ -127,23 +128,19 @@ fn libfabric(run: &mut Run) {
             let server = [&["fi_pingpong", "-B", &port], &same[..]].concat();
             let client = [&["fi_pingpong", "-P", &port], &same[..], &["127.0.0.1"]].concat();
             let text = both(&server, &client, &[("FI_LOG_LEVEL", "error")])?;
-            // bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec; the rate has the most digits.
-            let fields: Vec<&str> = text
-                .lines()
-                .last()
-                .unwrap_or_default()
-                .split_whitespace()
-                .collect();
-            let rate: f64 = fields.iter().rev().nth(2).ok_or("no figures")?.parse()?;
-            if rate <= 0.0 {
-                return Err("a rate of 0".into());
+            // bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec
+            let line = text.lines().last().unwrap_or_default();
+            let us = line.split_whitespace().rev().nth(1);
+            let us: f64 = us.ok_or("no figures")?.parse()?;
+            if us <= 0.0 {
+                return Err("a time of 0".into());
             }
-            let us = size as f64 / rate;
             run.samples
                 .note("udp latency", "libfabric udp;ofi_rxd", size, us);
             if size >= 64 {
                 let one = "libfabric udp;ofi_rxd, one at a time";
-                run.samples.note("udp bandwidth", one, size, rate / 1e3);
+                let rate = size as f64 / us / 1e3;
+                run.samples.note("udp bandwidth", one, size, rate);
             }
             Ok(())
         });
@@ -159,7 +156,8 @@ fn ucx(run: &mut Run) {
         (65536, 3000),
         (1 << 20, 200),
     ];
-    for (size, count) in tests.into_iter().filter(|(size, _)| is_asked(run, *size)) {
+    let quick = run.quick;
+    for (size, count) in tests.into_iter().filter(|(size, _)| is_asked(quick, *size)) {
         for (test, measure) in [("tag_lat", "shm latency"), ("tag_bw", "shm bandwidth")] {
             if size == 8 && test == "tag_bw" {
                 continue;

@@ -42,7 +42,7 @@ fn escape(text: &str) -> String {
 /// A number with as many digits as tell something.
 pub fn digits(value: f64) -> String {
     match value.abs() {
-        v if v == 0.0 => "0".to_owned(),
+        0.0 => "0".to_owned(),
         v if v >= 100.0 => format!("{value:.0}"),
         v if v >= 10.0 => format!("{value:.1}"),
         v if v >= 1.0 => format!("{value:.2}"),
