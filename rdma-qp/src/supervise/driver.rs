@@ -48,7 +48,7 @@ pub enum Happened<C> {
     /// The connection has ended, and this is what became of the requests that were not done. It follows
     /// [`Event::Dead`] as soon as the device has flushed the queues.
     Ended(Report<C>),
-    /// Something happened to the device that is not of this connection.
+    /// Something happened to the device that is not of this connection alone: see [`Supervised::device_event`].
     Device(AsyncEvent),
 }
 
@@ -375,12 +375,10 @@ impl<C, T: Probes> Supervised<C, T> {
     }
 
     /// Something happened to the device. It reads the device's events itself; where several connections are on one open
-    /// device, each hands what is not of its own to the others, see [`Happened::Device`].
+    /// device, whichever reads an event tells it by [`Happened::Device`], and the application hands it to the others here.
     pub fn device_event(&mut self, event: &AsyncEvent) {
         let at = self.origin.elapsed();
-        if !self.note(at, event) {
-            self.happened.push_back(Happened::Device(*event));
-        }
+        self.note(at, event);
     }
 
     fn look_around(&mut self, at: Duration) {

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use rdma_core_sys::{
-    IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_GID_CHANGE, IBV_EVENT_PORT_ACTIVE,
-    IBV_EVENT_PORT_ERR, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR,
-    IBV_QPS_ERR,
+    IBV_EVENT_DEVICE_FATAL, IBV_EVENT_GID_CHANGE, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR,
+    IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR, IBV_QPS_ERR,
 };
 
 use super::{Happened, Supervised};
@@ -33,8 +32,8 @@ impl<C, T: Probes> Supervised<C, T> {
         }
     }
 
-    /// Takes an event in; false if it is not of this connection.
-    pub(super) fn note(&mut self, at: Duration, event: &AsyncEvent) -> bool {
+    /// Takes an event in, if it concerns this connection.
+    pub(super) fn note(&mut self, at: Duration, event: &AsyncEvent) {
         match *event {
             AsyncEvent::Port { kind, port } if port == self.options.port => match kind {
                 IBV_EVENT_PORT_ACTIVE | IBV_EVENT_PORT_ERR => match self.port_is_up() {
@@ -42,7 +41,7 @@ impl<C, T: Probes> Supervised<C, T> {
                     Err(_) => self.machine.port(at, kind == IBV_EVENT_PORT_ACTIVE),
                 },
                 IBV_EVENT_GID_CHANGE if self.has_lost_gid() => self.machine.gid_changed(at),
-                _ => return false,
+                _ => return,
             },
             AsyncEvent::Qp { kind, qp_num } if qp_num == self.qp.qp_num() => {
                 let is_fatal = matches!(
@@ -55,12 +54,11 @@ impl<C, T: Probes> Supervised<C, T> {
                 }
             }
             AsyncEvent::Other {
-                kind: IBV_EVENT_DEVICE_FATAL | IBV_EVENT_CQ_ERR,
+                kind: IBV_EVENT_DEVICE_FATAL,
             } => self.device_removed(at),
-            _ => return false,
+            _ => return,
         }
         self.act(at);
-        true
     }
 
     fn is_in_error(&self) -> bool {
