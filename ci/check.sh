@@ -88,7 +88,7 @@ install_tools() {
     local log=$logs/install.log want=() package
     : >"$log"
     if [[ ${QP_CHECK_INSTALL:-1} != 0 && $(id -u) == 0 ]] && command -v apt-get dpkg-query >/dev/null; then
-        for package in libibverbs-dev librdmacm-dev libclang-dev pkg-config gcc libc6-dev tshark iproute2 python3-venv valgrind; do
+        for package in libibverbs-dev librdmacm-dev libclang-dev pkg-config gcc g++ libc6-dev tshark iproute2 python3-venv valgrind; do
             [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || want+=("$package")
         done
         if ((${#want[@]})); then
@@ -149,7 +149,8 @@ check_readme() {
 check_tests() { run tests 900 cargo test --workspace --locked --no-fail-fast --all-targets -- --show-output; }
 check_doctests() { run doctests 600 cargo test --workspace --locked --no-fail-fast --doc; }
 
-check_doc() { RUSTDOCFLAGS="-D warnings" run doc 300 cargo doc --workspace --no-deps --locked; }
+# All documentation, as a site.
+check_doc() { run doc 400 docs/build.sh; }
 
 check_link() {
     if lacks "libibverbs headers"; then skip link "no /usr/include/infiniband/verbs.h (package libibverbs-dev)"; return; fi
@@ -210,6 +211,13 @@ check_sim() {
     run sim 300 "$CARGO_TARGET_DIR/release/sim" --first 1 --count 300
     sed -nE 's/^trace /          &/p' "$logs/sim.log"
 }
+# The committed inputs of the fuzzers, and some ten thousand more of each; ci/fuzz.sh goes on from there.
+check_fuzz() {
+    run fuzz 600 ci/fuzz.sh --quick
+    sed -nE 's/^(packets|ingress|modify|requests|rings|capi) .*$/          &/p' "$logs/fuzz.log"
+}
+# Whether what is measured runs, and whether what arrives is what was sent; no figure is judged.
+check_speed() { run speed 300 benches/speed/run.sh --quick; }
 # All that a C program relies on; the steps that can be skipped say so.
 check_capi() { run capi 1200 ci/capi.sh; }
 # A little of what ci/peers.sh runs.
@@ -225,7 +233,7 @@ check_vm() {
 # --- all of it -------------------------------------------------------------------------------------
 
 all=(versions default-build unsafe fmt clippy build readme states icrc-vectors faulty-wire capture
-    conformance suite xrc sim accounting copy kill soak peers cost capi vm tests doctests doc link minimum-rust aarch64 asan memcheck)
+    conformance suite xrc sim accounting copy kill soak peers cost speed capi fuzz vm tests doctests doc link minimum-rust aarch64 asan memcheck)
 if [[ ${1:-} == --list ]]; then
     printf '%s\n' "${all[@]}"
     exit 0

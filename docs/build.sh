@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Builds the documentation as a site of plain files: the guide and the crates (rustdoc), the state diagrams, the commands,
+# and the C header. Every page but the first is made from the code.
+#
+#   docs/build.sh [DIR]     into DIR, or target/site
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+target=${CARGO_TARGET_DIR:-$root/target}
+site=${1:-$target/site}
+mkdir -p "$site"
+
+RUSTDOCFLAGS="${RUSTDOCFLAGS:--D warnings}" cargo doc --quiet --workspace --no-deps --locked
+cargo build --quiet --locked -p rdma-cli
+qp=$target/debug/qp
+
+rm -rf "$site/api"
+cp -a "$target/doc" "$site/api"
+cp docs/index.html docs/site.css "$site/"
+cp rdma-capi/include/qp.h "$site/qp.h.txt"
+
+escape() { sed 's/&/\&amp;/g; s/</\&lt;/g; s/>/\&gt;/g'; }
+
+# page TITLE: a page around what comes in.
+page() {
+    printf '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">\n'
+    printf '<title>%s</title><link rel="stylesheet" href="site.css"></head><body>\n<p><a href="index.html">rdma-qp</a></p>\n<h1>%s</h1>\n' "$1" "$1"
+    cat
+    printf '</body></html>\n'
+}
+
+transports=$("$qp" states --tsv | cut -f1 | sed 1d | uniq)
+for transport in $transports; do
+    printf '<h2>%s</h2>\n' "$transport"
+    "$qp" states --svg --transport "$transport"
+done | page "States of a Queue Pair" >"$site/states.html"
+
+commands=$("$qp" help | sed -n '/^Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p' | grep -v '^help$')
+{
+    printf '<pre>%s</pre>\n' "$("$qp" help | escape)"
+    for command in $commands; do
+        printf '<h2 id="%s">qp %s</h2>\n<pre>%s</pre>\n' "$command" "$command" "$("$qp" help "$command" | escape)"
+    done
+} | page "The command qp" >"$site/commands.html"
+
+# A link of these pages that leads nowhere is an error.
+broken=0
+for page in index commands states; do
+    while read -r link; do
+        [[ -e $site/${link%%#*} ]] || { echo "$page.html: no $link" >&2; broken=1; }
+    done < <(grep -o 'href="[^"]*"' "$site/$page.html" | sed 's/^href="//; s/"$//' | grep -v '^https\?:' | sort -u)
+done
+((broken == 0))
+echo "$site/index.html"
