@@ -60,6 +60,25 @@ pub(crate) fn count_forks() {
     });
 }
 
+/// What epoll tells of `waiter` at this moment: the numbers that its descriptors were added with, and how many of `ready`
+/// they are.
+///
+/// # Errors
+/// As epoll_wait(2).
+pub(crate) fn epoll_now(waiter: BorrowedFd<'_>, ready: &mut [u64]) -> Result<usize, Errno> {
+    const MOST: usize = 16;
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; MOST];
+    let most = ready.len().min(MOST);
+    // SAFETY: `events` has room for `most` events, which the call writes to.
+    let count =
+        unsafe { libc::epoll_wait(waiter.as_raw_fd(), events.as_mut_ptr(), most as c_int, 0) };
+    let count = usize::try_from(count).map_err(|_| last_errno())?;
+    for (number, event) in ready.iter_mut().zip(&events[..count]) {
+        *number = event.u64;
+    }
+    Ok(count)
+}
+
 /// Sets the calling thread's `errno`.
 pub(super) fn set_errno(errno: Errno) {
     // SAFETY: the C library gives the address of this thread's errno, which is always valid.

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
 use rustix::io::Errno;
 
 use super::ShmLink;
@@ -14,6 +14,7 @@ use super::receiving::Incoming;
 use super::ring::Receiver;
 use super::socket::{self, Heard, Hello};
 use crate::core::time::Instant;
+use crate::verbs::sys;
 
 /// A connection to another node; ends with it.
 #[derive(Debug)]
@@ -51,20 +52,14 @@ impl ShmLink {
     /// Sees to connections: accepts new ones, hears answers and bells, and who is gone. True if somebody new
     /// sends to this node: then what lies in the sockets is older than what lies in its ring.
     pub(crate) fn tend(&mut self, now: Instant) -> bool {
-        const AT_ONCE: Timespec = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        const EVENTS: usize = 16;
-        let mut space = [std::mem::MaybeUninit::uninit(); EVENTS];
-        let Ok((events, _)) = epoll::wait(&self.waiter, &mut space[..], Some(&AT_ONCE)) else {
+        let mut ready = [0; 16];
+        let Ok(count) = sys::epoll_now(self.waiter.as_fd(), &mut ready) else {
             return false;
         };
         let mut fresh = false;
-        self.unasked |= !events.is_empty();
-        self.heard |= !events.is_empty();
-        for event in events.iter() {
-            let id = event.data.u64();
+        self.unasked |= count > 0;
+        self.heard |= count > 0;
+        for &id in &ready[..count] {
             if let Some(at) = self.listeners.iter().position(|l| l.0.id == id) {
                 fresh |= self.accept(at);
             } else if let Some(at) = self.incoming.iter().position(|i| i.connection.id == id) {
