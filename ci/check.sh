@@ -131,7 +131,7 @@ check_unsafe() { run unsafe 60 python3 ci/rules.py unsafe; }
 
 check_clippy() {
     if lacks clippy; then skip clippy "cargo clippy is not installed (rustup component add clippy)"; return; fi
-    run clippy 600 cargo clippy --workspace --all-targets --locked -- -D warnings
+    run clippy 600 cargo clippy --workspace --all-targets --features rdma-qp/tokio --locked -- -D warnings
 }
 
 # The programs in a release build, and the preload library: what README's first command runs, and the outside checks use.
@@ -146,8 +146,8 @@ check_readme() {
         eval "$1" && cmp README.md target/copy-of-README.md' readme "$line"
 }
 
-check_tests() { run tests 900 cargo test --workspace --locked --no-fail-fast --all-targets -- --show-output; }
-check_doctests() { run doctests 600 cargo test --workspace --locked --no-fail-fast --doc; }
+check_tests() { run tests 900 cargo test --workspace --features rdma-qp/tokio --locked --no-fail-fast --all-targets -- --show-output; }
+check_doctests() { run doctests 600 cargo test --workspace --features rdma-qp/tokio --locked --no-fail-fast --doc; }
 
 # All documentation, as a site.
 check_doc() { run doc 400 docs/build.sh; }

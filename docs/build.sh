@@ -10,7 +10,7 @@ target=${CARGO_TARGET_DIR:-$root/target}
 site=${1:-$target/site}
 mkdir -p "$site"
 
-RUSTDOCFLAGS="${RUSTDOCFLAGS:--D warnings}" cargo doc --quiet --workspace --no-deps --locked
+RUSTDOCFLAGS="${RUSTDOCFLAGS:--D warnings}" cargo doc --quiet --workspace --features rdma-qp/tokio --no-deps --locked
 cargo build --quiet --locked -p rdma-cli
 qp=$target/debug/qp
 
