@@ -90,7 +90,9 @@ impl Order {
 
 /// Keeps the calling thread, and those that it starts, on one processor, if there are two.
 pub fn pin(cpu: usize) {
-    if std::thread::available_parallelism().is_ok_and(|count| count.get() < 2) {
+    // Not those that this thread may run on: the other process inherits the first one's, which is one.
+    // SAFETY: the call has no conditions.
+    if unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) } < 2 {
         return;
     }
     // SAFETY: all-zero bits are an empty set, which the macro of the same name makes.
