@@ -78,10 +78,9 @@ pub(super) fn recv(mut entered: With<Pair, Mr>, recv: &qp_recv) -> c_int {
     let (pair, mr) = entered.both();
     if let Any::Rc(qp) = &mut pair.qp
         && let Some(local) = mr.get(recv.offset, recv.len)
+        && qp.recv_quick(recv.context, local).is_some()
     {
-        if qp.recv_quick(recv.context, local).is_some() {
-            return 0;
-        }
+        return 0;
     }
     recv_any(entered, recv)
 }

@@ -134,18 +134,22 @@ const TAKEN: u64 = 0;
 const MANY: usize = 1 << 16;
 const FEW: usize = 1 << 13;
 
-const EMPTY: Slot = Slot {
-    turn: AtomicU64::new(TAKEN),
-    handle: AtomicU64::new(0),
-    object: AtomicPtr::new(ptr::null_mut()),
-};
+const fn empty<const N: usize>() -> [Slot; N] {
+    [const {
+        Slot {
+            turn: AtomicU64::new(TAKEN),
+            handle: AtomicU64::new(0),
+            object: AtomicPtr::new(ptr::null_mut()),
+        }
+    }; N]
+}
 
 // Pages of them that no slot was used of take no memory.
-static MRS: [Slot; MANY] = [EMPTY; MANY];
-static PAIRS: [Slot; MANY] = [EMPTY; MANY];
-static DESTS: [Slot; MANY] = [EMPTY; MANY];
-static CQS: [Slot; FEW] = [EMPTY; FEW];
-static OTHERS: [[Slot; FEW]; Kind::ALL.len()] = [const { [EMPTY; FEW] }; Kind::ALL.len()];
+static MRS: [Slot; MANY] = empty();
+static PAIRS: [Slot; MANY] = empty();
+static DESTS: [Slot; MANY] = empty();
+static CQS: [Slot; FEW] = empty();
+static OTHERS: [[Slot; FEW]; Kind::ALL.len()] = [const { empty() }; Kind::ALL.len()];
 
 /// The slots of a type.
 #[inline(always)]

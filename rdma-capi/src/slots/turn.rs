@@ -132,7 +132,7 @@ impl<T: Object + Sync> Held<T> {
         let slot = slot_of::<T>(handle)?;
         let more = |turn: u64| match turn {
             _ if turn == handle => Some(SHARER),
-            _ if turn >= SHARER && turn % SHARER == 0 => Some(turn + SHARER),
+            _ if turn >= SHARER && turn.is_multiple_of(SHARER) => Some(turn + SHARER),
             _ => None,
         };
         slot.turn.fetch_update(SeqCst, Relaxed, more).ok()?;
@@ -199,11 +199,11 @@ impl<T: Object, U: Object + Sync> With<T, U> {
     ) -> Result<With<T, U>, Fault> {
         let poster =
             Alone::try_enter(poster, POSTING).ok_or_else(|| refused::<T>(poster, poster_name))?;
-        With::with(poster, used).ok_or_else(|| refused::<U>(used, used_name))
+        With::using(poster, used).ok_or_else(|| refused::<U>(used, used_name))
     }
 
     #[inline(always)]
-    fn with(poster: Alone<T>, handle: u64) -> Option<With<T, U>> {
+    fn using(poster: Alone<T>, handle: u64) -> Option<With<T, U>> {
         const {
             assert!(matches!(U::KIND, Kind::Mr));
             assert!(matches!(T::KIND, Kind::Pair | Kind::Srq));
@@ -274,7 +274,7 @@ impl<T: Object> Later<T> {
     /// The same for `first` of an exported function.
     #[inline(always)]
     pub(crate) fn glance_with<U: Object + Sync>(&self, used: *mut U::C) -> Option<With<T, U>> {
-        With::with(
+        With::using(
             Alone::try_enter(number(self.handle), POSTING)?,
             number(used),
         )
