@@ -57,6 +57,8 @@ link_counters! {
     tx_shm_packets,
     /// Packets received from processes of this host through shared memory.
     rx_shm_packets,
+    /// Requests of which a ring told that they are executed: these acknowledgements are no packets.
+    rx_shm_executed,
     /// Rings in shared memory that were made, for one direction each.
     shm_rings,
     /// Rings that were given up, since what is no node wrote into them.
@@ -322,6 +324,13 @@ impl Driver {
         }
         if self.engine.next_timeout().is_some_and(|at| at <= now) {
             self.engine.handle_timeout(now);
+        }
+        // Before anybody hears that a message was taken, its completion is there.
+        if received > 0 && self.engine.has_event() {
+            self.report(notices);
+        }
+        if let Some(shm) = &mut self.shm {
+            shm.release();
         }
         let sent = self.transmit(now, budget.tx);
         if self.engine.has_event() {

@@ -84,6 +84,8 @@ pub(crate) struct ShmLink {
     written: bool,
     /// A bell was heard since it was last asked.
     heard: bool,
+    /// Packets were taken that are not [released](ShmLink::release).
+    taken: bool,
     /// What receivers have executed.
     executed: Vec<Executed>,
     pub(crate) counters: ShmCounters,
@@ -124,6 +126,7 @@ impl ShmLink {
             opening: false,
             written: false,
             heard: false,
+            taken: false,
             executed: Vec::new(),
             counters: ShmCounters::default(),
         };

@@ -30,7 +30,7 @@ impl ShmLink {
         self.opening
     }
 
-    /// Takes up to `most` packets; `take` gets the number of the address that it was sent to, the sender's
+    /// Takes up to `most` packets, of which their senders hear when they are [released](ShmLink::release); `take` gets the number of the address that it was sent to, the sender's
     /// address, the packet, and the memory in which its payload lies, and tells whether that was a request that is
     /// executed and acknowledged so. Gives their number.
     pub(crate) fn receive(
@@ -49,7 +49,22 @@ impl ShmLink {
         if over {
             (self.incoming).retain_mut(|i| !i.over || has_record(i));
         }
+        self.taken |= count > 0;
         count
+    }
+
+    /// Gives senders the room of the packets that were taken, and shows them which requests were executed. The completions of
+    /// these lie where applications find them by then: who hears that a message was taken may rely on it.
+    pub(crate) fn release(&mut self) {
+        if !std::mem::take(&mut self.taken) {
+            return;
+        }
+        for incoming in &mut self.incoming {
+            let ring = incoming.ring.as_mut();
+            if ring.is_some_and(|(_, ring)| ring.release()) {
+                socket::ring_the_bell(&incoming.connection.socket);
+            }
+        }
     }
 
     /// Takes all packets that were sent to the address with the number `local` by the node at `src` and lie in its
@@ -66,6 +81,7 @@ impl ShmLink {
             let of = incoming.ring.as_ref().map(|(src, _)| *src);
             if incoming.local == local && of == Some(src) {
                 receive(incoming, ALL, &mut self.counters, &mut take);
+                self.taken = true;
             }
         }
     }
@@ -87,7 +103,6 @@ fn receive(
         return 0;
     };
     let mut count = 0;
-    let mut bell = false;
     let broken = loop {
         if count == most {
             break false;
@@ -97,19 +112,13 @@ fn receive(
                 if take(incoming.local, *src, &record, ring.memory()) {
                     ring.executed(&record);
                 }
-                bell |= ring.done();
+                ring.done();
                 count += 1;
             }
             Ok(None) => break false,
             Err(ring::Broken) => break true,
         }
     };
-    if count > 0 {
-        bell |= ring.release();
-    }
-    if bell {
-        socket::ring_the_bell(&incoming.connection.socket);
-    }
     if broken {
         counters.broken += 1;
         (incoming.ring, incoming.over) = (None, true);

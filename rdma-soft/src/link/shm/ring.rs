@@ -333,9 +333,6 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    /// How much is taken at most until the sender may use that room again.
-    const BATCH: u64 = LEN as u64 / 4;
-
     /// The other end of the ring in `file`.
     pub(super) fn adopt(file: BorrowedFd<'_>) -> Result<Receiver, Errno> {
         Ok(Receiver {
@@ -412,13 +409,13 @@ impl Receiver {
         debug_assert!(said.is_ok());
     }
 
-    /// The record that was taken is not needed any more; true if the sender sleeps and the bell must be rung.
-    pub(super) fn done(&mut self) -> bool {
+    /// The record that was taken is not needed any more.
+    pub(super) fn done(&mut self) {
         self.head = self.end;
-        self.head - self.released >= Receiver::BATCH && self.release()
     }
 
-    /// Gives the sender the room of all that is done with; true if it sleeps and the bell must be rung.
+    /// Gives the sender the room of all that is done with, and shows it what of that was executed; true if it sleeps and the
+    /// bell must be rung.
     pub(super) fn release(&mut self) -> bool {
         if self.released == self.head {
             return false;

@@ -76,6 +76,7 @@ fn received(at: &mut ShmLink) -> Vec<(IpAddr, u32)> {
         all.push((src, record.parse().unwrap().0.bth.psn.value()));
         false
     });
+    at.release();
     all
 }
 
@@ -124,13 +125,16 @@ fn what_was_executed() {
         seen += 1;
         seen != 3
     });
+    b.1.release();
     assert_eq!(executed(&mut a.1), [(0, 0), (1, 1)], "2 was not");
     assert_eq!(executed(&mut a.1), []);
     assert!(a.1.sleep(), "the receiver has not moved since");
     b.1.receive(2, |_, _, _, _| true);
+    b.1.release();
     assert!(!a.1.sleep());
     assert_eq!(executed(&mut a.1), [(0, 4), (1, 3)]);
     b.1.receive(1, |_, _, _, _| true);
+    b.1.release();
     let to = b.0;
     drop(b);
     a.1.tend(START);
@@ -147,9 +151,11 @@ fn a_queue_pair_that_begins_anew() {
     }
     a.1.flush();
     b.1.receive(2, |_, _, _, _| true);
+    b.1.release();
     a.1.look();
     a.1.forget_asked(0);
     b.1.receive(2, |_, _, _, _| true);
+    b.1.release();
     assert_eq!(executed(&mut a.1), [(1, 3)]);
 }
 
@@ -305,6 +311,7 @@ fn a_ring_that_is_full() {
         first = record.parse().ok();
         false
     });
+    b.1.release();
     assert_eq!(first.unwrap().0.bth.psn.value(), 0);
     assert!(a.1.relieved(after(500)));
     assert_eq!(send(&mut a, b.0, after(500), count), Route::Ring(0));
@@ -319,6 +326,7 @@ fn a_ring_that_is_full() {
         psns.push(record.parse().unwrap().0.bth.psn.value());
         false
     });
+    b.1.release();
     assert_eq!(psns, (1..=count).collect::<Vec<_>>());
     received(&mut b.1);
     assert!(!b.1.is_live(), "the sender has left");

@@ -80,6 +80,7 @@ impl Driver {
         let mut count = 0;
         while let Some(Executed { src, dst, asked }) = shm.next_executed() {
             (self.engine).handle_executed(now, src, dst, asked.qp_num, asked.psn);
+            self.counters.rx_shm_executed += 1;
             count += 1;
         }
         count += shm.receive(most, |local, src, record, memory| {
