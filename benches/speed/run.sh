@@ -2,7 +2,7 @@
 # How fast the software device is, beside memcpy, plain UDP, libfabric, UCX and Open MPI: measures, and writes results.json,
 # RESULTS.md and the plots into this folder.
 #
-#   benches/speed/run.sh                      all of it: about 9 minutes
+#   benches/speed/run.sh                      all of it: about 2 minutes, and more with more rounds
 #   benches/speed/run.sh --rounds 2 udp shm   fewer rounds, and these parts only (inside udp shm others many growth)
 #   benches/speed/run.sh --out DIR ...        into another folder
 #   benches/speed/run.sh --quick              a little of everything, into target/speed: does it run, and is what arrives

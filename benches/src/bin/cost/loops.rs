@@ -104,9 +104,11 @@ pub fn loop_safe_lists(
     while first < n {
         let qp = &mut qps[first as usize / LIST % QPS];
         let mut sends = qp.sends();
-        for (number, id) in (first..).zip(&mut posted) {
-            let (offset, len) = place(number);
-            *id = sends.send(mr.slice(offset, len)?)?.wr_id();
+        // One counter, as in C: an iterator beside it would be one more value to keep.
+        #[allow(clippy::needless_range_loop)]
+        for k in 0..LIST {
+            let (offset, len) = place(first + k as u64);
+            posted[k] = sends.send(mr.slice(offset, len)?)?.wr_id();
         }
         sends.ring()?;
         let mut ids = posted.iter();
