@@ -177,8 +177,15 @@ begin() {
     return 1
 }
 
+# Waits until a program has said so: one that was begun in the background may still be at it.
 expect() {
-    grep -qE "$2" "$1" || { echo "$1 has not: $2"; cat "$1" "$1.err" 2>/dev/null; return 1; }
+    for _ in $(seq 200); do
+        grep -qE "$2" "$1" && return 0
+        sleep 0.05
+    done
+    echo "$1 has not: $2"
+    cat "$1" "$1.err" 2>/dev/null
+    return 1
 }
 
 step_run() {
