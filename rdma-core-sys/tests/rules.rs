@@ -2,77 +2,13 @@
 
 use rdma_core_sys::rules::{self, Kind, Limits, Transport, Violation, Work};
 use rdma_core_sys::*;
-use std::collections::HashMap;
+
+mod kernel_table;
+
+use kernel_table::{Cell, Oracle, bit, oracle};
 
 /// Every bit of the attribute mask that verbs has or had, and some that it never had.
 const BITS: std::ops::Range<u32> = 0..32;
-
-#[derive(Clone, Copy)]
-struct Cell {
-    required: u32,
-    optional: u32,
-}
-
-type Oracle = HashMap<(String, String, String), Cell>;
-
-fn oracle() -> Oracle {
-    let text = include_str!("fixtures/qp_state_table.tsv");
-    let mut lines = text.lines().filter(|line| !line.starts_with('#'));
-    assert_eq!(
-        lines.next(),
-        Some("transport\tfrom\tto\trequired\toptional")
-    );
-    let mask = |field: &str| match field {
-        "-" => 0,
-        names => names.split('|').map(bit).fold(0, |a, b| a | b),
-    };
-    lines
-        .map(|line| {
-            let f: Vec<&str> = line.split('\t').collect();
-            let cell = Cell {
-                required: mask(f[3]),
-                optional: mask(f[4]),
-            };
-            ((f[0].to_owned(), f[1].to_owned(), f[2].to_owned()), cell)
-        })
-        .collect()
-}
-
-/// The numbers of the kernel's `enum ib_qp_attr_mask`, which are those of `verbs.h`; spelled out so that the crate's own are not trusted.
-fn bit(name: &str) -> u32 {
-    const NAMES: [&str; 26] = [
-        "STATE",
-        "CUR_STATE",
-        "EN_SQD_ASYNC_NOTIFY",
-        "ACCESS_FLAGS",
-        "PKEY_INDEX",
-        "PORT",
-        "QKEY",
-        "AV",
-        "PATH_MTU",
-        "TIMEOUT",
-        "RETRY_CNT",
-        "RNR_RETRY",
-        "RQ_PSN",
-        "MAX_QP_RD_ATOMIC",
-        "ALT_PATH",
-        "MIN_RNR_TIMER",
-        "SQ_PSN",
-        "MAX_DEST_RD_ATOMIC",
-        "PATH_MIG_STATE",
-        "CAP",
-        "DEST_QPN",
-        "SMAC",
-        "ALT_SMAC",
-        "VID",
-        "ALT_VID",
-        "RATE_LIMIT",
-    ];
-    1 << NAMES
-        .iter()
-        .position(|&n| n == name)
-        .unwrap_or_else(|| panic!("unknown attribute {name}"))
-}
 
 /// What uverbs drops before the check, by name.
 fn dropped(transport: &str) -> u32 {

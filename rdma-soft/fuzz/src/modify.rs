@@ -16,37 +16,12 @@ use crate::engine::net::{Conn, addr, ah_attr};
 use crate::engine::node::Node;
 use crate::{Input, Tally};
 
-static TALLY: Tally = Tally::new();
+#[path = "../../../rdma-core-sys/tests/kernel_table/mod.rs"]
+mod kernel_table;
 
-/// The numbers of the kernel's `enum ib_qp_attr_mask`, in order, spelled out: the device's own are not trusted.
-const BITS: [&str; 26] = [
-    "STATE",
-    "CUR_STATE",
-    "EN_SQD_ASYNC_NOTIFY",
-    "ACCESS_FLAGS",
-    "PKEY_INDEX",
-    "PORT",
-    "QKEY",
-    "AV",
-    "PATH_MTU",
-    "TIMEOUT",
-    "RETRY_CNT",
-    "RNR_RETRY",
-    "RQ_PSN",
-    "MAX_QP_RD_ATOMIC",
-    "ALT_PATH",
-    "MIN_RNR_TIMER",
-    "SQ_PSN",
-    "MAX_DEST_RD_ATOMIC",
-    "PATH_MIG_STATE",
-    "CAP",
-    "DEST_QPN",
-    "SMAC",
-    "ALT_SMAC",
-    "VID",
-    "ALT_VID",
-    "RATE_LIMIT",
-];
+use kernel_table::bit;
+
+static TALLY: Tally = Tally::new();
 
 /// The states in the order of `enum ibv_qp_state`.
 const STATES: [&str; 7] = ["RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"];
@@ -59,31 +34,18 @@ const KINDS: [(Transport, &str); 5] = [
     (Transport::XrcTgt, "XRC_TGT"),
 ];
 
-fn bit(name: &str) -> u32 {
-    1 << BITS
-        .iter()
-        .position(|&b| b == name)
-        .expect("a name of the table")
-}
-
 /// What a move needs and what it allows, beside `STATE`: by transport, from and to.
 type Table = HashMap<(usize, u32, u32), (u32, u32)>;
 
 static TABLE: LazyLock<Table> = LazyLock::new(|| {
-    let text = include_str!("../../../rdma-core-sys/tests/fixtures/qp_state_table.tsv");
-    let mask = |names: &str| names.split('|').filter(|&n| n != "-").map(bit).sum();
-    let state = |name| STATES.iter().position(|&s| s == name).expect("a state") as u32;
-    let rows = text.lines().filter(|l| !l.starts_with('#')).skip(1);
-    let table: Table = rows
-        .filter_map(|row| {
-            let [transport, from, to, required, optional] = row.split('\t').collect::<Vec<_>>()[..]
-            else {
-                return None;
-            };
+    let state = |name: String| STATES.iter().position(|&s| s == name).expect("a state") as u32;
+    let table: Table = kernel_table::oracle()
+        .into_iter()
+        .filter_map(|((transport, from, to), cell)| {
             let kind = KINDS.iter().position(|k| k.1 == transport)?;
             Some((
                 (kind, state(from), state(to)),
-                (mask(required), mask(optional)),
+                (cell.required, cell.optional),
             ))
         })
         .collect();
