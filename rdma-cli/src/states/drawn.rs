@@ -139,38 +139,21 @@ fn arrow(from: ibv_qp_state, to: ibv_qp_state) -> (String, Place) {
                 room: 34,
             },
         ),
-        (IBV_QPS_RTS, IBV_QPS_SQD) => (
-            format!("M{} {}H{}", x + w, y - 10, tx - w),
-            Place {
-                at: ((x + tx) / 2, y - 16),
-                anchor: "middle",
-                room: 32,
-            },
-        ),
-        (IBV_QPS_SQD, IBV_QPS_RTS) => (
-            format!("M{} {}H{}", x - w, y + 10, tx + w),
-            Place {
-                at: ((x + tx) / 2, y + 12 + LINE),
-                anchor: "middle",
-                room: 32,
-            },
-        ),
-        (IBV_QPS_SQE, _) => (
-            format!("M{} {}H{}", x + w, y - 10, tx - w),
-            Place {
-                at: ((x + tx) / 2, y - 16),
-                anchor: "middle",
-                room: 30,
-            },
-        ),
-        (IBV_QPS_RTS, _) => (
-            format!("M{} {}H{}", x - w, y + 10, tx + w),
-            Place {
-                at: ((x + tx) / 2, y + 12 + LINE),
-                anchor: "middle",
-                room: 32,
-            },
-        ),
+        // Beside each other: to the right above, to the left below, so that there and back do not meet.
+        _ if y == ty => {
+            let (aside, label) = match tx > x {
+                true => (1, y - 16),
+                false => (-1, y + 12 + LINE),
+            };
+            (
+                format!("M{} {}H{}", x + aside * w, y - aside * 10, tx - aside * w),
+                Place {
+                    at: ((x + tx) / 2, label),
+                    anchor: "middle",
+                    room: 32,
+                },
+            )
+        }
         _ => (
             format!("M{x} {}V{}", y + h, ty - h),
             Place {
