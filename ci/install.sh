@@ -65,10 +65,10 @@ step() {
     fi
     grep '^SKIP ' /tmp/step | sort -u
 }
-rm -rf /root/rdma-qp
+rm -rf /clone
 git config --global safe.directory '*'
-step "a clean clone" git clone -q /project /root/rdma-qp
-cd /root/rdma-qp || exit 1
+step "a clean clone" git clone -q /project /clone
+cd /clone || exit 1
 rustc --version
 # (what was built is kept beside the clone, which is new each time)
 ln -s /target target

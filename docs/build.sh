@@ -11,8 +11,9 @@ site=${1:-$target/site}
 mkdir -p "$site"
 
 RUSTDOCFLAGS="${RUSTDOCFLAGS:--D warnings}" cargo doc --quiet --workspace --features rdma-qp/tokio --no-deps --locked
-cargo build --quiet --locked -p rdma-cli
-qp=$target/debug/qp
+# The check of all has built it already, and says where.
+qp=${QP:-$target/debug/qp}
+[[ -x $qp && -n ${QP:-} ]] || { cargo build --quiet --locked -p rdma-cli && qp=$target/debug/qp; }
 
 rm -rf "$site/api"
 cp -a "$target/doc" "$site/api"
