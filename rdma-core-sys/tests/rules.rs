@@ -5,7 +5,7 @@ use rdma_core_sys::*;
 
 mod kernel_table;
 
-use kernel_table::{Cell, Oracle, bit, oracle};
+use kernel_table::{Cell, bit, oracle};
 
 /// Every bit of the attribute mask that verbs has or had, and some that it never had.
 const BITS: std::ops::Range<u32> = 0..32;
