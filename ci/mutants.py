@@ -72,7 +72,7 @@ def environment():
 def run(arguments, limit):
     """A cargo command in the copy: its status, or None if it did not end in time; and its output."""
     child = subprocess.Popen(
-        ["nice", "-n", "15", "cargo", *arguments],
+        ["cargo", *arguments],
         cwd=TREE,
         env=environment(),
         stdout=subprocess.PIPE,
