@@ -93,7 +93,7 @@ pub const DIFFERENCES: &[Difference] = &[
         kinds: &[Kind::TooLong],
         shows: Side::Answers,
         status: Some(IBV_WC_LOC_QP_OP_ERR),
-        source: "drivers/infiniband/sw/rxe/rxe_resp.c:send_data_in, rxe_responder",
+        source: "drivers/infiniband/sw/rxe/rxe_resp.c:send_data_in",
         reason: "taken for a malformed request as above, which is a class A fault: the receive ends with a local QP \
                  operation error, and the QP goes to ERR",
     },
@@ -107,7 +107,7 @@ pub const DIFFERENCES: &[Difference] = &[
         kinds: &[Kind::TooLong],
         shows: Side::Answers,
         status: Some(IBV_WC_LOC_QP_OP_ERR),
-        source: "drivers/infiniband/sw/rxe/rxe_resp.c:send_data_in, rxe_responder",
+        source: "drivers/infiniband/sw/rxe/rxe_resp.c:send_data_in",
         reason: "taken for a malformed request as above, which is a class A fault: the receive ends with a local QP \
                  operation error, and the QP goes to ERR",
     },

@@ -102,7 +102,7 @@ pub const EXCEPTIONS: &[Exception] = &[
         lacks: ibv_qp_attr_mask::empty(),
         field: Some("qkey"),
         errno: OK,
-        source: "drivers/infiniband/core/nldev.c:rdma_nl_get_privileged_qkey",
+        source: "drivers/infiniband/core/uverbs_cmd.c:modify_qp",
         reason: "a program with CAP_NET_RAW, such as root's, may set such a key",
     },
     Exception {

@@ -313,7 +313,7 @@ pub const DIFFERENCES: &[Difference] = &[
         says: "no IBV_EVENT_",
         shows: Shows::Always,
         source: "drivers/infiniband/sw/rxe/rxe_resp.c",
-        reason: "the responder raises none but that of an SRQ's limit",
+        reason: "the responder raises no IB_EVENT_COMM_EST",
     },
     Difference {
         name: "no-error-event-of-a-responder",
@@ -323,7 +323,7 @@ pub const DIFFERENCES: &[Difference] = &[
         says: "no IBV_EVENT_",
         shows: Shows::Always,
         source: "drivers/infiniband/sw/rxe/rxe_resp.c",
-        reason: "the responder raises none but that of an SRQ's limit",
+        reason: "the responder raises no IB_EVENT_QP_REQ_ERR",
     },
     Difference {
         name: "no-access-error-event-of-a-responder",
