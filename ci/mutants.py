@@ -120,28 +120,33 @@ def copy():
             shutil.copymode(source, to)
 
 
+def judge(tests):
+    """Whether the tests find something in the copy: `caught`, `survived` or `unviable`; and which test, or how it was."""
+    for arguments in tests:
+        build = ["build", *arguments[1 : arguments.index("--")]] if arguments[0] == "run" else [*arguments, "--no-run"]
+        status, out = run(build, 3000)
+        if status != 0:
+            errors = [line for line in out.splitlines() if line.startswith("error")]
+            return "unviable", errors[0] if errors else "it does not build"
+        status, out = run(arguments, LIMIT)
+        what = " ".join(arguments[2:] if arguments[0] == "test" else ["sim"])
+        if status is None:
+            return "caught", f"{what}: it does not end"
+        if status != 0:
+            failed = [line for line in out.splitlines() if line.startswith(("test ", "VIOLATION")) and ("FAILED" in line or "VIOLATION" in line)]
+            return "caught", f"{what}: {failed[0] if failed else out.strip().splitlines()[-1]}"
+    return "survived", "all tests pass"
+
+
 def attempt(mutant, tests):
-    """Whether the tests find a change: `caught`, `survived` or `unviable`; and which test, or how it was."""
+    """Puts a change into the copy, lets the tests judge it, and takes it out again."""
     path = TREE / mutant["file"]
     original = path.read_bytes()
-    patch = subprocess.run(["patch", "-p1", "--silent", "--no-backup-if-mismatch"], cwd=TREE, input=mutant["diff"], text=True, capture_output=True, check=False)
     try:
-        if patch.returncode != 0:
-            return "unviable", "its change does not fit: " + patch.stdout.strip().replace("\n", " ")
-        for arguments in tests:
-            build = ["build", *arguments[1 : arguments.index("--")]] if arguments[0] == "run" else [*arguments, "--no-run"]
-            status, out = run(build, 3000)
-            if status != 0:
-                errors = [line for line in out.splitlines() if line.startswith("error")]
-                return "unviable", errors[0] if errors else "it does not build"
-            status, out = run(arguments, LIMIT)
-            what = " ".join(arguments[2:] if arguments[0] == "test" else ["sim"])
-            if status is None:
-                return "caught", f"{what}: it does not end"
-            if status != 0:
-                failed = [line for line in out.splitlines() if line.startswith(("test ", "VIOLATION")) and ("FAILED" in line or "VIOLATION" in line)]
-                return "caught", f"{what}: {failed[0] if failed else out.strip().splitlines()[-1]}"
-        return "survived", "all tests pass"
+        # The change names the file in its head and, in place of the new name, itself: the file is told.
+        patch = ["patch", "--silent", "--no-backup-if-mismatch", mutant["file"]]
+        subprocess.run(patch, cwd=TREE, input=mutant["diff"], text=True, check=True)
+        return judge(tests)
     finally:
         path.write_bytes(original)
 
@@ -167,6 +172,14 @@ def main():
     kept = json.loads(state.read_text())
     print(f"seed {options.seed}: {len(kept['drawn'])} of {kept['of']} changes")
     copy()
+    if not options.list and not kept.get("sound"):
+        # Tests that fail without a change would find anything.
+        for files, tests in {str(tests): (files, tests) for files, tests in AREAS}.values():
+            outcome, how = judge(tests)
+            if outcome != "survived":
+                sys.exit(f"mutants: without any change, the tests of {files} say: {how}")
+        kept["sound"] = True
+        state.write_text(json.dumps(kept))
     began = time.monotonic()
     for entry in kept["drawn"]:
         mutant = entry["mutant"]
