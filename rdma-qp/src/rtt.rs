@@ -55,6 +55,35 @@ impl fmt::Display for Rtt {
     }
 }
 
+/// A round trip that is measured again and again, and how much it varies: RFC 6298, section 2.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Smoothed(Option<(Duration, Duration)>);
+
+impl Smoothed {
+    /// Nothing is known yet.
+    pub(crate) fn new() -> Smoothed {
+        Smoothed(None)
+    }
+
+    /// One more was measured.
+    pub(crate) fn sample(&mut self, rtt: Duration) {
+        self.0 = Some(match self.0 {
+            None => (rtt, rtt / 2),
+            Some((mean, varies)) => ((mean * 7 + rtt) / 8, (varies * 3 + mean.abs_diff(rtt)) / 4),
+        });
+    }
+
+    /// What it is about; `None`: nothing was measured.
+    pub(crate) fn mean(&self) -> Option<Duration> {
+        self.0.map(|(mean, _)| mean)
+    }
+
+    /// After how long an answer is taken not to come any more.
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        self.0.map(|(mean, varies)| mean + varies * 4)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,5 +100,19 @@ mod tests {
         assert_eq!(of(&[1, 1, 1, 1, 1, 1, 1, 1, 1, 900]), 1);
         assert_eq!(of(&[1, 1, 1, 1, 1, 1, 1, 1, 900, 900]), 900);
         assert_eq!(Rtt::of(&[]), None);
+    }
+
+    /// The numbers of RFC 6298: the first sample R gives R and R / 2, a further one moves them by 1/8 and 1/4.
+    #[test]
+    fn a_smoothed_round_trip_follows_the_rfc() {
+        let micros = Duration::from_micros;
+        let mut smoothed = Smoothed::new();
+        assert_eq!((smoothed.mean(), smoothed.timeout()), (None, None));
+        smoothed.sample(micros(800));
+        assert_eq!(smoothed.timeout(), Some(micros(800 + 4 * 400)));
+        smoothed.sample(micros(1600));
+        // 7/8 x 800 + 1/8 x 1600, and 3/4 x 400 + 1/4 x 800.
+        assert_eq!(smoothed.mean(), Some(micros(900)));
+        assert_eq!(smoothed.timeout(), Some(micros(900 + 4 * 500)));
     }
 }

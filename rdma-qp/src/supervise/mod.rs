@@ -132,6 +132,7 @@ pub use options::{Backoff, Options, Proof};
 pub use probes::{HEARTBEAT, Probes};
 #[cfg(feature = "tokio")]
 pub use tokio::AsyncSupervised;
+pub(crate) use wake::Wake;
 
 #[cfg(test)]
 mod tests;

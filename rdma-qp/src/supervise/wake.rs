@@ -14,7 +14,7 @@ use crate::errno::Errno;
 
 /// An epoll instance, in which are the CQ's channel, the device's events, a timer, and another epoll instance with the
 /// descriptors of the meeting, which change.
-pub(super) struct Wake {
+pub(crate) struct Wake {
     outer: OwnedFd,
     timer: OwnedFd,
     inner: Option<(u64, OwnedFd)>,
@@ -27,7 +27,7 @@ fn add(epoll: &OwnedFd, fd: impl AsFd, flags: EventFlags) -> Result<(), Errno> {
 }
 
 impl Wake {
-    pub(super) fn new(watched: &[BorrowedFd<'_>]) -> Result<Wake, Errno> {
+    pub(crate) fn new(watched: &[BorrowedFd<'_>]) -> Result<Wake, Errno> {
         let outer = epoll::create(CreateFlags::CLOEXEC)?;
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
@@ -65,7 +65,7 @@ impl Wake {
     }
 
     /// Wakes at that time; `None`: the timer wakes nobody.
-    pub(super) fn at(&mut self, now: Duration, at: Option<Duration>) -> Result<(), Errno> {
+    pub(crate) fn at(&mut self, now: Duration, at: Option<Duration>) -> Result<(), Errno> {
         if self.set == at && at.is_none_or(|at| at > now) {
             return Ok(());
         }

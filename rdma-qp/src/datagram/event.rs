@@ -1,0 +1,123 @@
+//! What the layer tells, and the names in it.
+
+use std::fmt;
+use std::ops::Deref;
+
+use super::layer::Packet;
+use super::message::Message;
+use crate::gid::Gid;
+use crate::qp::Fate;
+
+/// A peer of an end, as long as the end lives: who is removed leaves its name to nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PeerId {
+    pub(super) index: u32,
+    pub(super) life: u32,
+}
+
+impl PeerId {
+    /// A number for tables: that of a peer that was removed is given again.
+    pub fn index(self) -> usize {
+        self.index as usize
+    }
+}
+
+impl fmt::Display for PeerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "peer {}", self.index)
+    }
+}
+
+/// The name of a message that was taken to be sent, as long as the end lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MessageId(pub(super) u64);
+
+impl MessageId {
+    /// Its number: they are given in order, from 1.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// Where a datagram comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Address {
+    /// GID of the sender.
+    pub gid: Gid,
+    /// Number of its Queue Pair.
+    pub qp_num: u32,
+}
+
+/// What happened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<B: Deref<Target = [u8]> = Packet> {
+    /// A message came: those of one peer come in the order in which it sent them.
+    Received {
+        /// Who sent it.
+        peer: PeerId,
+        /// Its bytes.
+        message: Message<B>,
+    },
+    /// The peer has a message in its memory, and its program gets it.
+    Acknowledged {
+        /// Which peer.
+        peer: PeerId,
+        /// Which message.
+        message: MessageId,
+    },
+    /// A message was not acknowledged, and nothing more is done about it. It comes after the [`Event::Dead`] or
+    /// [`Event::Restarted`] that is its cause.
+    Lost {
+        /// Which peer.
+        peer: PeerId,
+        /// Which message.
+        message: MessageId,
+        /// [`Fate::NotDone`]: the peer does not have it, because some of it never left. [`Fate::Unknown`]: the peer may have
+        /// got it.
+        fate: Fate,
+    },
+    /// There is a session with a peer with which there was none.
+    Connected {
+        /// Which peer.
+        peer: PeerId,
+    },
+    /// The peer knows nothing of the former session any more: it was restarted, or had given this end up. Messages from now on
+    /// are of its new life.
+    Restarted {
+        /// Which peer.
+        peer: PeerId,
+    },
+    /// The peer was asked and said nothing for [`Options::dead_after`](super::Options::dead_after). Sending to it again looks
+    /// for it again.
+    Dead {
+        /// Which peer.
+        peer: PeerId,
+    },
+}
+
+/// What was counted, since the beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Packets with parts of messages that left for the first time.
+    pub sent: u64,
+    /// Those that left again.
+    pub repeated: u64,
+    /// Packets that left with nothing but numbers.
+    pub acks: u64,
+    /// Packets with parts of messages that were new here.
+    pub received: u64,
+    /// Those that were here already.
+    pub duplicates: u64,
+    /// Those for which there was no room, and had never been.
+    pub beyond: u64,
+    /// Datagrams of somebody who is no peer.
+    pub strangers: u64,
+    /// Datagrams without a right header.
+    pub malformed: u64,
+    /// Packets of a session that is over.
+    pub stale: u64,
+    /// Sessions that ended because the peer did not keep to the protocol.
+    pub broken: u64,
+}

@@ -1,0 +1,210 @@
+//! What comes from one peer: packets put in order, messages put together, and room told.
+
+use std::collections::VecDeque;
+use std::ops::Deref;
+use std::time::Duration;
+
+use super::Options;
+use super::message::Message;
+use super::wire::{ASK, FIRST, HEADER, Header, LAST, SACKS};
+
+/// The way from a peer. `B` is a packet as it came.
+#[derive(Debug)]
+pub(super) struct Incoming<B> {
+    window: u64,
+    max_message: u32,
+    /// The first packet that is missing.
+    next: u64,
+    /// Packets from `next` on that came early; the first is none of them.
+    early: VecDeque<Option<B>>,
+    /// The message whose parts are coming, and its length.
+    whole: Option<(Vec<u8>, u32)>,
+    /// Messages that the application has not taken.
+    waiting: u32,
+    /// Packets of which nothing is kept any more.
+    consumed: u64,
+    /// The first packet that there was no room for when that was told last.
+    told: u64,
+    /// Packets since the last acknowledgement.
+    untold: u32,
+    /// When it is to be sent at the latest; at once.
+    due: Option<Duration>,
+    now: bool,
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// It is new.
+    New,
+    /// It was there already.
+    Duplicate,
+    /// Nobody had told the peer that there was room for it.
+    Beyond,
+}
+
+/// The peer does not keep to the protocol.
+#[derive(Debug)]
+pub(super) struct Broken;
+
+impl<B: Deref<Target = [u8]>> Incoming<B> {
+    pub(super) fn new(window: u32, max_message: u32) -> Incoming<B> {
+        Incoming {
+            window: window.into(),
+            max_message,
+            next: 0,
+            early: VecDeque::new(),
+            whole: None,
+            waiting: 0,
+            consumed: 0,
+            told: window.into(),
+            untold: 0,
+            due: None,
+            now: false,
+        }
+    }
+
+    /// The session is over: what was not put together is thrown away, and numbers begin anew.
+    pub(super) fn end_session(&mut self) {
+        let early = std::mem::take(&mut self.early);
+        *self = Incoming::new(self.window as u32, self.max_message);
+        self.early = early;
+        self.early.clear();
+    }
+
+    /// The first packet that there is no room for.
+    fn limit(&self) -> u64 {
+        self.told.max(self.consumed + self.window)
+    }
+
+    /// Takes a packet in. Messages that are whole go to `deliver`, each with the number behind its last packet.
+    pub(super) fn take(
+        &mut self,
+        now: Duration,
+        header: &Header,
+        packet: B,
+        options: &Options,
+        mut deliver: impl FnMut(Message<B>, u64),
+    ) -> Result<Taken, Broken> {
+        self.now |= header.flags & ASK != 0;
+        if header.seq < self.next {
+            self.now = true;
+            return Ok(Taken::Duplicate);
+        }
+        if header.seq >= self.limit() {
+            self.now = true;
+            return Ok(Taken::Beyond);
+        }
+        // Less than the window, so it fits.
+        let ahead = (header.seq - self.next) as usize;
+        if ahead > 0 {
+            self.now = true;
+            if self.early.len() <= ahead {
+                self.early.resize_with(ahead + 1, || None);
+            }
+            let place = &mut self.early[ahead];
+            if place.is_some() {
+                return Ok(Taken::Duplicate);
+            }
+            *place = Some(packet);
+            return Ok(Taken::New);
+        }
+        self.now |= !self.early.is_empty();
+        self.untold += 1;
+        self.in_order(header, packet, &mut deliver)?;
+        self.early.pop_front();
+        while let Some(packet) = self.early.front_mut().and_then(Option::take) {
+            let header = Header::parse(&packet).ok_or(Broken)?;
+            self.in_order(&header, packet, &mut deliver)?;
+            self.early.pop_front();
+        }
+        if self.waiting == 0 {
+            self.consumed = self.next;
+        }
+        if u64::from(self.untold) >= (self.window / 4).max(1) {
+            self.now = true;
+        } else if self.due.is_none() {
+            self.due = Some(now + options.ack_delay);
+        }
+        Ok(Taken::New)
+    }
+
+    /// The next packet.
+    fn in_order(
+        &mut self,
+        header: &Header,
+        packet: B,
+        deliver: &mut impl FnMut(Message<B>, u64),
+    ) -> Result<(), Broken> {
+        let part = packet.get(HEADER..).ok_or(Broken)?;
+        let last = header.flags & LAST != 0;
+        let (mut bytes, total) = match (header.flags & FIRST != 0, self.whole.take()) {
+            (true, None) if header.total > self.max_message => return Err(Broken),
+            (true, None) if last => {
+                if part.len() != header.total as usize {
+                    return Err(Broken);
+                }
+                self.next += 1;
+                self.waiting += 1;
+                deliver(Message::packet(packet), self.next);
+                return Ok(());
+            }
+            (true, None) => (Vec::with_capacity(header.total as usize), header.total),
+            (false, Some(whole)) => whole,
+            _ => return Err(Broken),
+        };
+        bytes.extend_from_slice(part);
+        let is_whole = bytes.len() == total as usize;
+        if bytes.len() > total as usize || is_whole != last {
+            return Err(Broken);
+        }
+        self.next += 1;
+        if last {
+            self.waiting += 1;
+            deliver(Message::whole(bytes), self.next);
+        } else {
+            self.whole = Some((bytes, total));
+        }
+        Ok(())
+    }
+
+    /// The application has taken the message behind whose last packet is `end`.
+    pub(super) fn taken(&mut self, end: u64) {
+        self.waiting = self.waiting.saturating_sub(1);
+        // While messages wait, nothing more is put together: so much memory a peer takes at most.
+        self.consumed = if self.waiting == 0 { self.next } else { end };
+        let left = self.told.saturating_sub(self.next);
+        self.now |= left <= self.window / 2 && self.limit() > self.told;
+    }
+
+    /// The peer wants to hear something.
+    pub(super) fn asked(&mut self) {
+        self.now = true;
+    }
+
+    /// When an acknowledgement is due, if it is not due at once.
+    pub(super) fn timer(&self) -> Option<Duration> {
+        self.due.filter(|_| !self.now)
+    }
+
+    /// The timer has run out.
+    pub(super) fn timed_out(&mut self) {
+        self.now = true;
+    }
+
+    /// Whether an acknowledgement is to be sent at once.
+    pub(super) fn is_due(&self) -> bool {
+        self.now
+    }
+
+    /// Enters into a header what is there and what there is room for, and counts that as told.
+    pub(super) fn tell(&mut self, header: &mut Header) {
+        self.told = self.limit();
+        header.ack = self.next;
+        header.credit = (self.told - self.next) as u32;
+        let early = self.early.iter().skip(1).take(SACKS as usize);
+        let bits = early.enumerate().filter(|(_, packet)| packet.is_some());
+        header.sack = bits.fold(0, |bits, (at, _)| bits | 1 << at);
+        (self.untold, self.due, self.now) = (0, None, false);
+    }
+}

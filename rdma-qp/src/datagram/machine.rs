@@ -1,0 +1,635 @@
+//! The protocol: no clock, no Queue Pair, no randomness but its seed.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Deref;
+use std::time::Duration;
+
+use super::incoming::{Broken, Taken};
+use super::message::Message;
+use super::peer::{Peer, Session, Step};
+use super::slots::Slots;
+use super::wire::{ASK, HEADER, Header, Kind};
+use super::{
+    Address, Counters, DatagramError, Event, MessageId, Options, PeerError, PeerId, SendError,
+};
+use crate::draw::Draws;
+
+/// Sessions of a peer that may begin or end before the application takes the events that tell so; then it waits.
+const UNTOLD: u32 = 8;
+
+/// A datagram that is to leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// To whom.
+    pub peer: PeerId,
+    /// Its length.
+    pub len: usize,
+}
+
+/// An event, and what is to be done when the application takes it.
+enum Queued<B: Deref<Target = [u8]>> {
+    /// A message of that session, with the number behind its last packet.
+    Message {
+        peer: PeerId,
+        serial: u64,
+        end: u64,
+        message: Message<B>,
+    },
+    /// What became of a message of this end.
+    Fate(Event<B>),
+    /// Something about a session.
+    Session(PeerId, Event<B>),
+}
+
+/// The protocol of one end, as a state machine: it is told what came and what time it is, and says what is to be sent.
+///
+/// It has no clock and no Queue Pair. Time is told by whoever drives it, as the duration since a moment of its choice.
+/// `B` is a datagram as it came, without the 40 bytes in front: the machine keeps those that came early, and gives back, as
+/// a [`Message`], those that are a message; so they are copied only where a message has several parts. What a peer is not
+/// told that there is room for, it does not send; so no more than [`Options::window`] packets of each peer are kept.
+///
+/// The same machine runs in real time under [`Datagrams`](super::Datagrams) and on a virtual clock in the simulator.
+///
+/// ```
+/// use rdma_qp::datagram::{Address, Event, Machine, Options};
+/// use rdma_qp::Gid;
+/// use std::time::Duration;
+/// let gid = Gid::from(std::net::Ipv4Addr::LOCALHOST);
+/// let (a, b) = (Address { gid, qp_num: 17 }, Address { gid, qp_num: 18 });
+/// let (mut one, mut two): (Machine<Vec<u8>>, Machine<Vec<u8>>) =
+///     (Machine::new(&Options::default(), 1024, 1)?, Machine::new(&Options::default(), 1024, 2)?);
+/// let (to_two, to_one) = (one.add_peer(b, 1024, 65536)?, two.add_peer(a, 1024, 65536)?);
+/// let mut now = Duration::ZERO;
+/// let sent = one.send(now, to_two, b"hello")?;
+/// let mut datagram = [0; 1024];
+/// let (mut got, mut done) = (None, None);
+/// while got.is_none() || done.is_none() {
+///     while let Some(transmit) = one.poll_transmit(now, &mut datagram) {
+///         two.handle_datagram(now, a, datagram[..transmit.len].to_vec());
+///     }
+///     while let Some(transmit) = two.poll_transmit(now, &mut datagram) {
+///         one.handle_datagram(now, b, datagram[..transmit.len].to_vec());
+///     }
+///     if let Some(Event::Received { message, .. }) = two.poll_event() {
+///         got = Some(message.to_vec());
+///     }
+///     if let Some(Event::Acknowledged { message, .. }) = one.poll_event() {
+///         done = Some(message);
+///     }
+///     now += Duration::from_micros(10);
+///     one.handle_timeout(now);
+///     two.handle_timeout(now);
+/// }
+/// assert_eq!((got.unwrap(), done), (b"hello".to_vec(), Some(sent)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Machine<B: Deref<Target = [u8]>> {
+    options: Options,
+    /// How much of a message one packet holds, at most.
+    payload: usize,
+    peers: Vec<(u32, Option<Peer<B>>)>,
+    by_address: HashMap<Address, u32>,
+    slots: Slots,
+    events: VecDeque<Queued<B>>,
+    /// Messages whose fate the application has not taken.
+    unreported: u32,
+    ready: VecDeque<u32>,
+    /// Nothing is due before.
+    due: Option<Duration>,
+    draws: Draws,
+    last_message: u64,
+    counters: Counters,
+}
+
+impl<B: Deref<Target = [u8]>> Machine<B> {
+    /// An end whose datagrams are at most `mtu` bytes long. `seed` is what the numbers of its lives are drawn from: never give
+    /// the same one twice.
+    ///
+    /// # Errors
+    /// An option is out of its range.
+    pub fn new(options: &Options, mtu: u32, seed: u64) -> Result<Machine<B>, DatagramError> {
+        let payload = (mtu as usize).saturating_sub(HEADER).max(1);
+        options.check(payload)?;
+        Ok(Machine {
+            options: options.clone(),
+            payload,
+            peers: Vec::new(),
+            by_address: HashMap::new(),
+            slots: Slots::new(options.send_packets, payload),
+            events: VecDeque::new(),
+            unreported: 0,
+            ready: VecDeque::new(),
+            due: None,
+            draws: Draws::new(seed),
+            last_message: 0,
+            counters: Counters::default(),
+        })
+    }
+
+    /// Adds a peer, whose datagrams are at most `mtu` bytes long, and which takes messages of at most `max_message` bytes.
+    /// Nothing is sent to it yet.
+    ///
+    /// # Errors
+    /// There is no room, or the address is that of another peer.
+    pub fn add_peer(
+        &mut self,
+        address: Address,
+        mtu: u32,
+        max_message: u32,
+    ) -> Result<PeerId, PeerError> {
+        self.check_free(address)?;
+        let free = self.peers.iter().position(|(_, peer)| peer.is_none());
+        let index = free.unwrap_or(self.peers.len());
+        if index >= self.options.peers as usize {
+            let peers = self.options.peers;
+            return Err(PeerError::Full { peers });
+        }
+        if index == self.peers.len() {
+            self.peers.push((0, None));
+        }
+        let payload = self.payload_to(mtu);
+        let peer = Peer::new(address, payload, max_message, &self.options);
+        self.peers[index].1 = Some(peer);
+        self.by_address.insert(address, index as u32);
+        Ok(self.id(index as u32))
+    }
+
+    fn payload_to(&self, mtu: u32) -> usize {
+        let theirs = (mtu as usize).saturating_sub(HEADER).max(1);
+        self.payload.min(theirs)
+    }
+
+    fn check_free(&self, address: Address) -> Result<(), PeerError> {
+        match self.by_address.get(&address) {
+            Some(&index) => Err(PeerError::Taken(self.id(index))),
+            None => Ok(()),
+        }
+    }
+
+    /// The peer was restarted at another address: what is not acknowledged is lost, as [`Event::Lost`] tells, and what is
+    /// sent from now on goes there.
+    ///
+    /// # Errors
+    /// There is no such peer, or the address is that of another one.
+    pub fn move_peer(
+        &mut self,
+        id: PeerId,
+        address: Address,
+        mtu: u32,
+        max_message: u32,
+    ) -> Result<(), PeerError> {
+        self.get(id).ok_or(PeerError::NoSuchPeer(id))?;
+        self.check_free(address)?;
+        self.end_session(id.index, Some(Event::Restarted { peer: id }));
+        let payload = self.payload_to(mtu);
+        if let Some(peer) = self.get_mut(id) {
+            let former = peer.address;
+            (peer.address, peer.payload, peer.max_message) = (address, payload, max_message);
+            peer.reset = None;
+            self.by_address.remove(&former);
+            self.by_address.insert(address, id.index);
+        }
+        Ok(())
+    }
+
+    /// Removes a peer: what is not acknowledged is lost, as [`Event::Lost`] tells. What it sends from now on is a stranger's.
+    ///
+    /// # Errors
+    /// There is no such peer.
+    pub fn remove_peer(&mut self, id: PeerId) -> Result<(), PeerError> {
+        self.get(id).ok_or(PeerError::NoSuchPeer(id))?;
+        self.end_session(id.index, None);
+        if let Some((life, place)) = self.peers.get_mut(id.index as usize)
+            && let Some(peer) = place.take()
+        {
+            *life += 1;
+            self.by_address.remove(&peer.address);
+        }
+        Ok(())
+    }
+
+    fn id(&self, index: u32) -> PeerId {
+        let life = self.peers.get(index as usize).map_or(0, |(life, _)| *life);
+        PeerId { index, life }
+    }
+
+    fn get(&self, id: PeerId) -> Option<&Peer<B>> {
+        let (life, peer) = self.peers.get(id.index as usize)?;
+        peer.as_ref().filter(|_| *life == id.life)
+    }
+
+    fn get_mut(&mut self, id: PeerId) -> Option<&mut Peer<B>> {
+        let (life, peer) = self.peers.get_mut(id.index as usize)?;
+        peer.as_mut().filter(|_| *life == id.life)
+    }
+
+    /// Takes a message to be sent to a peer; its bytes are copied. If there is no session with the peer yet, one begins.
+    ///
+    /// # Errors
+    /// There is no such peer, the message is too long, or there is no room at present.
+    pub fn send(
+        &mut self,
+        now: Duration,
+        to: PeerId,
+        bytes: &[u8],
+    ) -> Result<MessageId, SendError> {
+        let most_slots = (self.options.send_packets / 2) as usize;
+        let peer = self.get(to).ok_or(SendError::NoSuchPeer(to))?;
+        let (len, payload, theirs) = (bytes.len(), peer.payload, peer.max_message as usize);
+        let own = most_slots.saturating_mul(payload);
+        if len > theirs.min(own) {
+            let (max, own) = (theirs.min(own), own < theirs);
+            return Err(SendError::TooLong { len, max, own });
+        }
+        let packets = Options::packets(len, payload);
+        let has = peer.outgoing.slots();
+        let untold = self.unreported >= self.options.send_packets;
+        if has + packets > most_slots || packets > self.slots.left() || untold {
+            return Err(SendError::WouldBlock);
+        }
+        self.last_message += 1;
+        let id = MessageId(self.last_message);
+        self.unreported += 1;
+        let Some((_, Some(peer))) = self.peers.get_mut(to.index as usize) else {
+            return Err(SendError::NoSuchPeer(to));
+        };
+        peer.outgoing.put(id, bytes, payload, &mut self.slots);
+        peer.outgoing.watch(now, &self.options);
+        peer.seek(now, &self.options, || draw(&mut self.draws));
+        self.touch(to.index);
+        Ok(id)
+    }
+
+    /// Begins a session with a peer, though there is nothing to be sent: so its death is noticed, if there is a heartbeat.
+    ///
+    /// # Errors
+    /// There is no such peer.
+    pub fn connect(&mut self, now: Duration, to: PeerId) -> Result<(), PeerError> {
+        self.get(to).ok_or(PeerError::NoSuchPeer(to))?;
+        if let Some((_, Some(peer))) = self.peers.get_mut(to.index as usize) {
+            peer.seek(now, &self.options, || draw(&mut self.draws));
+        }
+        self.touch(to.index);
+        Ok(())
+    }
+
+    /// Sees to it that a peer gets its turn, in which to send and in time.
+    fn touch(&mut self, index: u32) {
+        let Some((_, Some(peer))) = self.peers.get_mut(index as usize) else {
+            return;
+        };
+        if !peer.ready && peer.step().is_some() {
+            peer.ready = true;
+            self.ready.push_back(index);
+        }
+        let due = peer.next_timeout(&self.options);
+        self.due = self.due.into_iter().chain(due).min();
+    }
+
+    /// Something came in. Whatever it is, it changes nothing unless it is of a peer, from its address, and of the present
+    /// session, or the beginning of one.
+    pub fn handle_datagram(&mut self, now: Duration, from: Address, datagram: B) {
+        let Some(header) = Header::parse(&datagram) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        let Some(&index) = self.by_address.get(&from) else {
+            self.counters.strangers += 1;
+            return;
+        };
+        match header.kind {
+            Kind::Hello => self.hello(now, index, &header),
+            Kind::Reset => self.reset(index, &header),
+            Kind::Data | Kind::Ack => self.packet(now, index, &header, datagram),
+        }
+        self.touch(index);
+    }
+
+    fn peer(&mut self, index: u32) -> Option<&mut Peer<B>> {
+        self.peers.get_mut(index as usize)?.1.as_mut()
+    }
+
+    /// Somebody at the peer's address begins a session, or answers this end's beginning.
+    fn hello(&mut self, now: Duration, index: u32, header: &Header) {
+        let Some((_, Some(peer))) = self.peers.get_mut(index as usize) else {
+            return;
+        };
+        let named = Session {
+            own: header.to,
+            theirs: header.from,
+        };
+        if let Some(session) = peer.session
+            && session.theirs == header.from
+        {
+            if header.to == session.own || header.to == 0 {
+                // It does not know yet that its session is there.
+                peer.incoming.asked();
+            } else {
+                self.counters.stale += 1;
+            }
+            return;
+        }
+        match peer.opening {
+            Some(opening) if opening.own == header.to => {
+                self.establish(now, index, named);
+                let Some(peer) = self.peer(index) else { return };
+                // It shall know that its session is there, even if there is nothing to be sent.
+                peer.incoming.asked();
+                self.numbers(now, index, header);
+            }
+            _ if header.to == 0 => peer.answer_hello(header.from, || draw(&mut self.draws)),
+            _ => self.refuse(index, named),
+        }
+    }
+
+    /// Tells the sender of a packet that the life that it names is over.
+    fn refuse(&mut self, index: u32, named: Session) {
+        self.counters.stale += 1;
+        if let Some(peer) = self.peer(index) {
+            peer.reset = Some(named);
+        }
+    }
+
+    /// A session begins, and the former one, if there is one, ends.
+    fn establish(&mut self, now: Duration, index: u32, session: Session) -> bool {
+        let id = self.id(index);
+        let Some(peer) = self.peer(index) else {
+            return false;
+        };
+        if peer.untold >= UNTOLD {
+            return false;
+        }
+        let event = if peer.session.is_some() {
+            self.end_session(index, Some(Event::Restarted { peer: id }));
+            None
+        } else {
+            Some(Event::Connected { peer: id })
+        };
+        let Some(peer) = self.peer(index) else {
+            return false;
+        };
+        peer.establish(now, session);
+        if let Some(event) = event {
+            peer.untold += 1;
+            self.events.push_back(Queued::Session(id, event));
+        }
+        true
+    }
+
+    /// The peer says that it knows nothing of a session.
+    fn reset(&mut self, index: u32, header: &Header) {
+        let id = self.id(index);
+        let named = Session {
+            own: header.to,
+            theirs: header.from,
+        };
+        match self.peer(index) {
+            Some(peer) if peer.session == Some(named) => {
+                self.end_session(index, Some(Event::Restarted { peer: id }));
+            }
+            _ => self.counters.stale += 1,
+        }
+    }
+
+    /// A packet of a session.
+    fn packet(&mut self, now: Duration, index: u32, header: &Header, datagram: B) {
+        let Some(peer) = self.peer(index) else { return };
+        let named = Session {
+            own: header.to,
+            theirs: header.from,
+        };
+        if peer.session != Some(named) {
+            let is_new = (peer.opening).is_some_and(|opening| opening.own == named.own);
+            if !is_new || !self.establish(now, index, named) {
+                if !is_new {
+                    self.refuse(index, named);
+                }
+                return;
+            }
+        }
+        if !self.numbers(now, index, header) {
+            return;
+        }
+        let (id, options) = (self.id(index), &self.options);
+        let Some((_, Some(peer))) = self.peers.get_mut(index as usize) else {
+            return;
+        };
+        if header.kind == Kind::Ack {
+            if header.flags & ASK != 0 {
+                peer.incoming.asked();
+            }
+            return;
+        }
+        let serial = peer.serial;
+        let events = &mut self.events;
+        let taken = (peer.incoming).take(now, header, datagram, options, |message, end| {
+            events.push_back(Queued::Message {
+                peer: id,
+                serial,
+                end,
+                message,
+            });
+        });
+        match taken {
+            Ok(Taken::New) => self.counters.received += 1,
+            Ok(Taken::Duplicate) => self.counters.duplicates += 1,
+            Ok(Taken::Beyond) => self.counters.beyond += 1,
+            Err(Broken) => self.break_off(index),
+        }
+    }
+
+    /// Takes in what every packet of a session says. `false`: it cannot be.
+    fn numbers(&mut self, now: Duration, index: u32, header: &Header) -> bool {
+        let id = self.id(index);
+        let Some((_, Some(peer))) = self.peers.get_mut(index as usize) else {
+            return false;
+        };
+        let events = &mut self.events;
+        let heard = (peer.outgoing).heard(now, header, &mut self.slots, &self.options, |message| {
+            let event = Event::Acknowledged { peer: id, message };
+            events.push_back(Queued::Fate(event));
+        });
+        if heard.is_err() {
+            self.break_off(index);
+            return false;
+        }
+        peer.heard(now);
+        true
+    }
+
+    /// The peer does not keep to the protocol: the session is over, which it is told.
+    fn break_off(&mut self, index: u32) {
+        self.counters.broken += 1;
+        let id = self.id(index);
+        let Some(peer) = self.peer(index) else { return };
+        peer.reset = peer.session;
+        self.end_session(index, Some(Event::Restarted { peer: id }));
+    }
+
+    /// Ends a session, or the search for one, and tells why, and what was lost by it.
+    fn end_session(&mut self, index: u32, why: Option<Event<B>>) {
+        let id = self.id(index);
+        let Some((_, Some(peer))) = self.peers.get_mut(index as usize) else {
+            return;
+        };
+        if let Some(event) = why {
+            peer.untold += 1;
+            self.events.push_back(Queued::Session(id, event));
+        }
+        peer.forget();
+        peer.incoming.end_session();
+        let events = &mut self.events;
+        peer.outgoing.end_session(&mut self.slots, |message, fate| {
+            let event = Event::Lost {
+                peer: id,
+                message,
+                fate,
+            };
+            events.push_back(Queued::Fate(event));
+        });
+    }
+
+    /// When [`Machine::handle_timeout`] has something to do; it may be asked too early, and does nothing then.
+    pub fn next_timeout(&self) -> Option<Duration> {
+        self.due
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        if self.due.is_none_or(|due| due > now) {
+            return;
+        }
+        self.due = None;
+        for index in 0..self.peers.len() as u32 {
+            let Some((_, Some(peer))) = self.peers.get_mut(index as usize) else {
+                continue;
+            };
+            if peer.timed_out(now, &self.options) {
+                let peer = self.id(index);
+                self.end_session(index, Some(Event::Dead { peer }));
+            }
+            self.touch(index);
+        }
+    }
+
+    /// The next datagram that is to leave, in `buf`, which is as long as the longest one. `None`: nothing is to be sent at
+    /// present. Peers have their turns one after the other.
+    pub fn poll_transmit(&mut self, now: Duration, buf: &mut [u8]) -> Option<Transmit> {
+        while let Some(index) = self.ready.pop_front() {
+            let peer = self.id(index);
+            let len = self.transmit(now, index, buf);
+            self.touch(index);
+            if let Some(len) = len {
+                return Some(Transmit { peer, len });
+            }
+        }
+        None
+    }
+
+    fn transmit(&mut self, now: Duration, index: u32, buf: &mut [u8]) -> Option<usize> {
+        let options = &self.options;
+        let (_, peer) = self.peers.get_mut(index as usize)?;
+        let peer = peer.as_mut()?;
+        peer.ready = false;
+        let header = match peer.step()? {
+            Step::Reset(session) => {
+                peer.reset = None;
+                Header::reset(session.own, session.theirs)
+            }
+            Step::Hello(to) => {
+                peer.hello = None;
+                let own = peer.opening?.own;
+                Header::hello(own, to, options.window())
+            }
+            Step::Ack => {
+                let asks = peer.ask;
+                self.counters.acks += 1;
+                peer.header(Kind::Ack, if asks { ASK } else { 0 })
+            }
+            Step::Data(seq) => {
+                let (packet, again) = peer.outgoing.leaves(seq, now, options)?;
+                match again {
+                    true => self.counters.repeated += 1,
+                    false => self.counters.sent += 1,
+                }
+                peer.asks(now);
+                let mut header = peer.header(Kind::Data, packet.flags);
+                (header.seq, header.total) = (seq, packet.total);
+                let part = self.slots.bytes(packet.slot, packet.len);
+                let len = HEADER + part.len();
+                header.emit(buf.get_mut(..HEADER)?);
+                buf.get_mut(HEADER..len)?.copy_from_slice(part);
+                return Some(len);
+            }
+        };
+        header.emit(buf.get_mut(..HEADER)?);
+        Some(HEADER)
+    }
+
+    /// What happened next.
+    pub fn poll_event(&mut self) -> Option<Event<B>> {
+        Some(match self.events.pop_front()? {
+            Queued::Message {
+                peer: id,
+                serial,
+                end,
+                message,
+            } => {
+                if let Some(peer) = self.get_mut(id)
+                    && peer.serial == serial
+                    && peer.session.is_some()
+                {
+                    peer.incoming.taken(end);
+                    self.touch(id.index);
+                }
+                Event::Received { peer: id, message }
+            }
+            Queued::Fate(event) => {
+                self.unreported -= 1;
+                event
+            }
+            Queued::Session(id, event) => {
+                if let Some(peer) = self.get_mut(id) {
+                    peer.untold = peer.untold.saturating_sub(1);
+                }
+                event
+            }
+        })
+    }
+
+    /// Whether there is an event to be taken.
+    pub fn has_event(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// Whether something is to be sent now.
+    pub fn has_transmit(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Messages that were taken to be sent, and whose fate is not known.
+    pub fn under_way(&self) -> usize {
+        let peers = self.peers.iter().filter_map(|(_, peer)| peer.as_ref());
+        peers.map(|peer| peer.outgoing.messages()).sum()
+    }
+
+    /// Whether there is a session with a peer.
+    pub fn is_connected(&self, peer: PeerId) -> bool {
+        self.get(peer).is_some_and(|peer| peer.session.is_some())
+    }
+
+    /// The time of a round trip to a peer, smoothed; `None`: not known yet.
+    pub fn round_trip(&self, peer: PeerId) -> Option<Duration> {
+        self.get(peer)?.outgoing.rtt()
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+}
+
+/// A number for a life: never 0.
+fn draw(draws: &mut Draws) -> u64 {
+    draws.next().max(1)
+}

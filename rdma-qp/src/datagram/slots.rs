@@ -1,0 +1,43 @@
+//! The bytes of packets that may have to be sent again: one block of memory, in pieces of one size.
+
+#[derive(Debug)]
+pub(super) struct Slots {
+    bytes: Vec<u8>,
+    size: usize,
+    free: Vec<u32>,
+}
+
+impl Slots {
+    /// `count` slots of `size` bytes each.
+    pub(super) fn new(count: u32, size: usize) -> Slots {
+        Slots {
+            bytes: vec![0; count as usize * size],
+            size,
+            free: (0..count).rev().collect(),
+        }
+    }
+
+    /// Slots that nobody has.
+    pub(super) fn left(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Fills a free slot; the caller has looked that there is one.
+    pub(super) fn fill(&mut self, bytes: &[u8]) -> u32 {
+        let Some(slot) = self.free.pop() else {
+            unreachable!("slots are counted before they are filled");
+        };
+        let at = slot as usize * self.size;
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        slot
+    }
+
+    pub(super) fn bytes(&self, slot: u32, len: u32) -> &[u8] {
+        let at = slot as usize * self.size;
+        &self.bytes[at..at + len as usize]
+    }
+
+    pub(super) fn free(&mut self, slot: u32) {
+        self.free.push(slot);
+    }
+}
