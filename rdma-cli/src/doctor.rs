@@ -142,6 +142,7 @@ fn look(args: Args) -> Result<(), Failure> {
     for record in ended.records {
         evidence.add(record);
     }
+    evidence.killed = ended.killed;
     // A program that tries what a device may refuse, and goes on, is fine.
     if ended.well {
         evidence.refusals.clear();

@@ -21,6 +21,8 @@ pub struct Ended {
     pub well: bool,
     /// What was recorded of it, of its children, and of what else wrote there.
     pub records: Vec<Record>,
+    /// Processes that are no more and did not end by themselves, nor because this command ended them.
+    pub killed: Vec<u32>,
 }
 
 /// A directory that is removed in the end.
@@ -81,7 +83,20 @@ pub fn run(
             told(status, by_us, limit)
         )));
     }
+    let killed = if by_us {
+        Vec::new()
+    } else {
+        let gone = |record: &&Record| {
+            !record.ended && !Path::new("/proc").join(record.pid.to_string()).exists()
+        };
+        records
+            .iter()
+            .filter(gone)
+            .map(|record| record.pid)
+            .collect()
+    };
     Ok(Ended {
+        killed,
         status: format!("{name} {}", told(status, by_us, limit)),
         well: status.success() && !by_us,
         records,

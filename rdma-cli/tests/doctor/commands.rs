@@ -1,13 +1,86 @@
 //! The command itself: what it reads, prints and answers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
 use rdma_qp::{Device, Dump, ToErr};
 
-use crate::doctor;
+use crate::{doctor, stub};
 
 fn text(output: &std::process::Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// Which entry reaches an IPv4 peer, of a table with all that hosts have.
+pub fn path_to_an_ipv4_peer(_: &Path) -> Option<Output> {
+    let device = [
+        ("RDMA_SOFT_GIDS", "fe80::1,v1:127.3.3.4,-,127.3.3.4"),
+        ("RDMA_SOFT_ADDR", "127.3.3.4"),
+    ];
+    Some(doctor(&["path", "--remote", "::ffff:127.0.0.9"], &device))
+}
+
+pub fn path_from_link_local_alone(_: &Path) -> Option<Output> {
+    let device = [("RDMA_SOFT_GIDS", "fe80::1")];
+    Some(doctor(&["path", "--remote", "10.0.0.9"], &device))
+}
+
+pub fn abi(_: &Path) -> Option<Output> {
+    Some(doctor(&["abi"], &[]))
+}
+
+/// In front of the system's libibverbs stands one that lacks a function of IBVERBS_1.12.
+pub fn abi_of_an_old_library(dir: &Path) -> Option<Output> {
+    let old = stub::Stub::whole(1).without("ibv_reg_dmabuf_mr");
+    if old.build(dir, "libibverbs.so.1").is_none() {
+        stub::skip("doctor_old_library", "no C compiler (cc)");
+        return None;
+    }
+    Some(doctor(
+        &["abi"],
+        &[("LD_LIBRARY_PATH", dir.to_str().unwrap())],
+    ))
+}
+
+pub fn env_without_a_library(dir: &Path) -> Option<Output> {
+    std::fs::write(dir.join("libibverbs.so.1"), "no library").unwrap();
+    let found = [("LD_LIBRARY_PATH", dir.to_str().unwrap())];
+    Some(doctor(&["env", "--json", "--device", "mlx9_9"], &found))
+}
+
+pub fn env_without_an_adapter(dir: &Path) -> Option<Output> {
+    // With a library, so that the adapter alone is missing.
+    if stub::Stub::whole(1).build(dir, "libibverbs.so.1").is_none() {
+        stub::skip("doctor_without_adapter", "no C compiler (cc)");
+        return None;
+    }
+    let found = [("LD_LIBRARY_PATH", dir.to_str().unwrap())];
+    Some(doctor(&["env", "--json", "--device", "mlx9_9"], &found))
+}
+
+pub fn env(_: &Path) -> Option<Output> {
+    Some(doctor(&["env"], &[]))
+}
+
+pub fn env_with_little_locked_memory(_: &Path) -> Option<Output> {
+    let command = format!("ulimit -l 64; exec {} doctor env", crate::qp().display());
+    Some(Command::new("sh").args(["-c", &command]).output().unwrap())
+}
+
+/// As UCX prints it.
+pub fn line_of_a_log(_: &Path) -> Option<Output> {
+    let line = "Transport retry count exceeded on mlx5_0:1/RoCE (synd 0x15 vend 0x81 hw_synd 0/0)";
+    Some(doctor(&["explain", "--json", line], &[]))
+}
+
+pub fn line_of_enomem(_: &Path) -> Option<Output> {
+    let line = "ibv_create_cq(cqe=4096) failed: Cannot allocate memory";
+    Some(doctor(&["explain", "--json", line], &[]))
+}
+
+pub fn line_of_eperm(_: &Path) -> Option<Output> {
+    let line = "ibv_open_device: Operation not permitted";
+    Some(doctor(&["explain", "--json", line], &[]))
 }
 
 fn file(name: &str, content: &str) -> PathBuf {

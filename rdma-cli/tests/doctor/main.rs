@@ -3,10 +3,18 @@
 //! A program is a test of this file that is marked as ignored: it runs in a process of its own under `qp doctor --`, takes the
 //! verbs that it finds, as any program does, and gets into the trouble that its name says.
 
+mod clinic;
 mod commands;
+mod coverage;
+mod healthy;
 mod programs;
 mod table;
 mod watching;
+
+#[path = "../../../rdma-qp/tests/fake/mod.rs"]
+mod fake;
+#[path = "../../../rdma-core-sys/tests/common/mod.rs"]
+mod stub;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -47,26 +55,33 @@ fn doctor(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
         .unwrap()
 }
 
-/// A program of this file under observation: the status of `qp doctor --json`, and what it printed behind the program's own words.
-fn observed(
-    program: &str,
-    options: &[&str],
-    environment: &[(&str, &str)],
-) -> (Option<i32>, serde_json::Value) {
+/// The object that `--json` printed, behind whatever a program printed before it; none if there is no such object.
+fn report(output: &Output) -> Option<serde_json::Value> {
+    let out = String::from_utf8_lossy(&output.stdout);
+    let begin = out.rfind("\n{\n").map_or(0, |at| at + 1);
+    serde_json::from_str(&out[begin..]).ok()
+}
+
+/// A program of this file under observation: what `qp doctor --json` answered. What the program leaves goes to `left`.
+fn observed(program: &str, options: &[&str], environment: &[(&str, &str)], left: &Path) -> Output {
     let test = std::env::current_exe().unwrap();
     let test = test.to_str().unwrap();
     let mut arguments = vec!["--json"];
     arguments.extend(options);
     let name = format!("programs::{program}");
     arguments.extend(["--", test, "--ignored", "--exact", "--nocapture", &name]);
-    let ended = doctor(&arguments, environment);
-    let (out, said) = (
-        String::from_utf8_lossy(&ended.stdout),
-        String::from_utf8_lossy(&ended.stderr),
-    );
-    // The program has the same output; the report is the object at the end.
-    let report = out.rfind("\n{\n").map(|at| &out[at..]).unwrap_or_default();
-    let report = serde_json::from_str(report)
-        .unwrap_or_else(|error| panic!("{program}: {error}\n{out}\n{said}"));
-    (ended.status.code(), report)
+    let leave = [("LEAVE", left.to_str().unwrap())];
+    doctor(&arguments, &[environment, &leave].concat())
+}
+
+/// A directory for what one program leaves, empty.
+fn place(name: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!(
+        "doctor-left-{}/{}",
+        std::process::id(),
+        name.replace("::", "-")
+    ));
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
 }

@@ -77,7 +77,11 @@ fn a_program_that_hangs() {
             "--",
             test.to_str().unwrap(),
         ])
-        .args(["--ignored", "--exact", "programs::rnr_timer_zero"])
+        .args([
+            "--ignored",
+            "--exact",
+            "programs::connection::rnr_timer_zero",
+        ])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()

@@ -1,6 +1,7 @@
 //! What the dumps of two ends say together.
 
 use super::{End, Finding, Weight, told_counter};
+use crate::lint;
 use crate::units::{PathMtu, Psn};
 
 /// Looks at what `a` sends to `b`.
@@ -31,6 +32,7 @@ pub(super) fn compare(a: &End<'_>, b: &End<'_>, found: &mut Vec<Finding>) {
     mtus(a, b, found);
     state(a, b, found);
     reads(a, b, found);
+    classes(a, b, found);
 }
 
 /// Whether it was connected: a QP in RESET or INIT has no peer yet.
@@ -226,6 +228,20 @@ fn state(a: &End<'_>, b: &End<'_>, found: &mut Vec<Finding>) {
     );
 }
 
+/// Nobody answers `a` because the process of `b` was killed.
+pub(super) fn killed(a: &End<'_>, b: &End<'_>, killed: &[u32], found: &mut Vec<Finding>) {
+    let pid = b.taken.pid;
+    if a.failed() != Some(12) || a.taken.pid == pid || !killed.contains(&pid) {
+        return;
+    }
+    found.push(
+        a.finds("peer-gone", Weight::Likely, "the peer's process was killed, or crashed: nobody answers")
+            .shown_by(format!("process {pid} of {} is no process any more, and did not end by itself", b.name()))
+            .shown_by(format!("a request failed: {}", super::status::name(12)))
+            .cured_by("look at the end of the peer's log, for a core file, and into the kernel log (out of memory); then connect anew"),
+    );
+}
+
 fn reads(a: &End<'_>, b: &End<'_>, found: &mut Vec<Finding>) {
     let (Some(issues), Some(serves)) = (
         a.qp.attributes.max_rd_atomic,
@@ -247,4 +263,41 @@ fn reads(a: &End<'_>, b: &End<'_>, found: &mut Vec<Finding>) {
             .shown_by(format!("max_rd_atomic is {issues}; the peer's max_dest_rd_atomic is {serves}"))
             .cured_by(format!("set max_rd_atomic to {serves} at RTR -> RTS: the smaller of the own limit and what the peer serves")),
     );
+}
+
+/// What the lint says of the two endpoint records, of ends that have none: those of a program that exchanges by itself.
+fn classes(a: &End<'_>, b: &End<'_>, found: &mut Vec<Finding>) {
+    let known = |end: &End<'_>| {
+        end.endpoint
+            .as_ref()
+            .is_some_and(|ends| ends.there.is_some())
+    };
+    if known(a) || known(b) || a.qp.number > b.qp.number {
+        return;
+    }
+    let of = |end: &End<'_>| {
+        let path = end.qp.attributes.path.as_ref()?;
+        Some((path.service_level, path.global.as_ref()?.traffic_class))
+    };
+    let (Some(here), Some(there)) = (of(a), of(b)) else {
+        return;
+    };
+    for (field, here, there) in [
+        ("service_level", here.0, there.0),
+        ("traffic_class", here.1, there.1),
+    ] {
+        if here == there {
+            continue;
+        }
+        let lint = lint::Finding::PathsDiffer { field, here, there };
+        found.push(
+            a.finds(
+                lint.code(),
+                Weight::Risk,
+                format!("{field} is {here} here and {there} at the peer"),
+            )
+            .shown_by(lint.consequence())
+            .cured_by(lint.advice()),
+        );
+    }
 }

@@ -72,6 +72,8 @@ pub struct Evidence {
     pub told: Option<Told>,
     /// The machine.
     pub machine: Option<Machine>,
+    /// Numbers of processes that are no more, and did not end by themselves: they were killed, or crashed.
+    pub killed: Vec<u32>,
 }
 
 impl Evidence {
@@ -154,6 +156,8 @@ pub fn diagnose(evidence: &Evidence) -> Vec<Finding> {
     for &(a, b) in &pairs {
         both::compare(&ends[a], &ends[b], &mut found);
         both::compare(&ends[b], &ends[a], &mut found);
+        both::killed(&ends[a], &ends[b], &evidence.killed, &mut found);
+        both::killed(&ends[b], &ends[a], &evidence.killed, &mut found);
     }
     for (place, end) in ends.iter().enumerate() {
         let peer = partner(&pairs, place).map(|other| &ends[other]);
@@ -169,11 +173,9 @@ pub fn diagnose(evidence: &Evidence) -> Vec<Finding> {
         status::explain(end, compared, &mut found);
     }
     // A call that was refused explains what failed only where nothing nearer does.
-    if !found
-        .iter()
-        .any(|finding| finding.weight == Weight::Certain)
-    {
-        found.extend(evidence.refusals.iter().map(record::explain));
+    if !found.iter().any(|finding| finding.weight <= Weight::Likely) {
+        let nothing_else = ends.iter().all(|end| end.failed().is_none());
+        found.extend(record::explain(&evidence.refusals, nothing_else));
     }
     if let Some(machine) = &evidence.machine {
         machine.look(&evidence.refusals, &mut found);
@@ -259,6 +261,11 @@ impl End<'_> {
         }
     }
 
+    /// Whether its device is the kernel's soft-RoCE, by its vendor number (`RXE_VENDOR_ID` of the kernel's rxe_param.h).
+    fn is_rxe(&self) -> bool {
+        self.device.vendor_id == 0xff_ffff
+    }
+
     fn is(&self, transport: &str) -> bool {
         self.qp.transport == transport
     }
@@ -309,6 +316,18 @@ impl End<'_> {
         });
         noted.or_else(|| match self.last_error.as_ref()?.what {
             Failed::Request { status, .. } => Some(status),
+            _ => None,
+        })
+    }
+
+    /// What the first request that failed was, as its opcode or its name.
+    fn did(&self) -> Option<&str> {
+        let noted = self.mishaps.iter().find_map(|mishap| match mishap {
+            Mishap::Request { opcode, .. } => Some(&opcode[..]),
+            _ => None,
+        });
+        noted.or_else(|| match &self.last_error.as_ref()?.what {
+            Failed::Request { operation, .. } => Some(operation),
             _ => None,
         })
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rdma_core_sys::ibv_global_route;
 
 use super::{End, Finding, Weight, told_counter};
-use crate::dump::{Failed, GidDump, LastError, PortDump};
+use crate::dump::{DeviceDump, Failed, GidDump, LastError, PortDump};
 use crate::endpoint::LinkLayer;
 use crate::gid::{Family, Gid, GidEntry, GidKind, choose};
 use crate::lint;
@@ -15,6 +15,8 @@ use crate::units::{AckTimeout, RetryCount, Timing};
 
 /// No acknowledgement came.
 const RETRY_EXC: u32 = 12;
+/// The code of a modify that the rules allow and the provider refused.
+pub(super) const PROVIDER_REFUSED: &str = "provider-refused";
 
 /// Looks at one end; `peer` is its dump, where there is one.
 pub(super) fn look(
@@ -28,6 +30,9 @@ pub(super) fn look(
     path(end, found);
     settings(end, peer, rtt, found);
     late_answers(end, peer, found);
+    own_number(end, peer, found);
+    repeated_for_ever(end, found);
+    overtaken(end, found);
 }
 
 /// The entries of a table as the choice and the checks know them.
@@ -83,14 +88,14 @@ fn modify(end: &End<'_>, found: &mut Vec<Finding>) {
             end.finds("no-route", Weight::Certain, format!("{step} was refused: there is no route to the peer's GID, or no neighbour answers there"))
                 .shown_by(errno)
                 .shown_by(text.clone())
-                .cured_by("`qp doctor path --remote GID` says which local entry can reach the peer; see that the peer's address is up"),
+                .cured_by(cure_of("no-route", &step)),
         );
         return;
     }
     if problems.is_empty() {
         let (code, cause) = if *called {
             (
-                "provider-refused",
+                PROVIDER_REFUSED,
                 format!("{step} was refused by the provider, although the rules allow it"),
             )
         } else {
@@ -101,10 +106,7 @@ fn modify(end: &End<'_>, found: &mut Vec<Finding>) {
                 .shown_by(before)
                 .shown_by(errno)
                 .shown_by(text.clone())
-                .cured_by(
-                    "no attribute is missing, not allowed or out of range, so the caller is right by the rules: look into the \
-                     kernel log, try the same on another device, and report it to the maker of the driver",
-                ),
+                .cured_by(cure_of(code, &step)),
         );
         return;
     }
@@ -119,6 +121,7 @@ fn modify(end: &End<'_>, found: &mut Vec<Finding>) {
                 Weight::Certain,
                 format!("{step} was refused: {}", problem.text),
             )
+            .also(limit(&problem.text, &end.device))
             .shown_by(before.clone())
             .shown_by(errno.clone())
             .cured_by(cure_of(&problem.code, &step)),
@@ -126,9 +129,31 @@ fn modify(end: &End<'_>, found: &mut Vec<Finding>) {
     }
 }
 
+/// The device's limit behind a value that is out of its range.
+fn limit(text: &str, device: &DeviceDump) -> Option<String> {
+    let limits = [
+        (
+            "max_rd_atomic is",
+            "max_qp_init_rd_atom",
+            device.max_qp_init_rd_atom,
+        ),
+        (
+            "max_dest_rd_atomic is",
+            "max_qp_rd_atom",
+            device.max_qp_rd_atom,
+        ),
+    ];
+    let (_, name, limit) = limits.iter().find(|(begin, ..)| text.starts_with(begin))?;
+    Some(format!("{name} of the device is {limit}"))
+}
+
 /// What to do about a problem of a modify, beyond what its sentence says.
-fn cure_of(code: &str, step: &str) -> String {
+pub(super) fn cure_of(code: &str, step: &str) -> String {
     match code {
+        "no-route" => "`qp doctor path --remote GID` says which local entry can reach the peer; see that the peer's address is up".to_owned(),
+        PROVIDER_REFUSED | "modify-refused" => "no attribute is missing, not allowed or out of range, so the caller is right by the rules: \
+                          look into the kernel log, try the same on another device, and report it to the maker of the driver"
+            .to_owned(),
         "mask" => format!(
             "pass ibv_modify_qp exactly the attributes of {step}: the missing ones added, those not allowed left out; \
              `qp states` lists them"
@@ -147,7 +172,7 @@ fn cure_of(code: &str, step: &str) -> String {
         "pkey-empty" => "set pkey_index to a filled place (ibv_query_pkey); on RoCE that is 0".to_owned(),
         "draining" => "wait for IBV_EVENT_SQ_DRAINED, or until sq_draining is 0".to_owned(),
         "cur-state" => "leave IBV_QP_CUR_STATE out, or set it to the real state".to_owned(),
-        _ => "set it to a value in that range, and leave attributes out whose default will do".to_owned(),
+        _ => "set it to a value in that range".to_owned(),
     }
 }
 
@@ -368,7 +393,6 @@ fn settings(end: &End<'_>, peer: Option<&End<'_>>, rtt: Option<Rtt>, found: &mut
             lint::Finding::PortDown { .. } => (Weight::Certain, None),
             lint::Finding::TimeoutShort { .. } => (likely(failed == Some(RETRY_EXC)), None),
             lint::Finding::RetryCntZero => (likely(failed == Some(RETRY_EXC)), None),
-            lint::Finding::RnrRetryZero => (likely(failed == Some(13)), None),
             lint::Finding::MtuOverInterface { .. } => (likely(failed.is_some()), None),
             lint::Finding::RnrTimerLongest => {
                 let naks = end.counted(&[
@@ -464,5 +488,71 @@ fn late_answers(end: &End<'_>, peer: Option<&End<'_>>, found: &mut Vec<Finding>)
             .also(asked_again.map(|c| format!("at the peer {}", told_counter(c))))
             .also(late.map(|c| format!("here {}", told_counter(c))))
             .cured_by(format!("set timeout to {usual} at RTR -> RTS, or derive it from the round trip (4.096 us x 2^timeout, at least four round trips)")),
+    );
+}
+
+/// soft-RoCE never counts a retry_cnt of 7 down (`rxe_completer` of the kernel's rxe_comp.c): where nobody answers, it repeats for
+/// ever, and no request fails.
+fn repeated_for_ever(end: &End<'_>, found: &mut Vec<Finding>) {
+    let waiting = end.accounts.as_ref().map_or(0, |books| books.send.pending);
+    let repeated = end.counted(&["hw_counters/completer_retry_err"]);
+    let (true, Some(7), Some(repeated)) = (
+        end.is_rxe() && waiting > 0,
+        end.qp.attributes.retry_cnt,
+        repeated,
+    ) else {
+        return;
+    };
+    found.push(
+        end.finds("repeats-for-ever", Weight::Likely, "nobody answers, and soft-RoCE (rxe) repeats for ever: to it a retry_cnt of 7 is without limit")
+            .shown_by(format!("retry_cnt is 7; {waiting} sends wait for their end"))
+            .shown_by(told_counter(repeated))
+            .cured_by(
+                "set retry_cnt to 6 or less at RTR -> RTS, and the request fails with a status that can be looked up; rxe of Linux 5.10 \
+                 also drops what it refuses without an answer (a wrong rkey, a missing right), so look at keys and rights, too",
+            ),
+    );
+}
+
+/// Requests that should have been fenced. The device counts them, of all its Queue Pairs together.
+fn overtaken(end: &End<'_>, found: &mut Vec<Finding>) {
+    let Some(counted) = end.counted(&["soft/tx_unfenced_hazards"]) else {
+        return;
+    };
+    found.push(Finding {
+        end: Some(end.device.name.clone()),
+        ..end
+            .finds(
+                "fence-missing",
+                Weight::Risk,
+                "a request may overtake an earlier READ or atomic that reads where it writes, or fills what it sends",
+            )
+            .shown_by(told_counter(counted))
+            .cured_by(
+                "put IBV_SEND_FENCE on the later request, not on the READ, or wait for the READ's completion before it is posted",
+            )
+    });
+}
+
+/// It sends to itself, which is legal, and mostly the own number in place of the peer's.
+fn own_number(end: &End<'_>, peer: Option<&End<'_>>, found: &mut Vec<Finding>) {
+    let own = end.qp.number;
+    let to_itself = end.qp.attributes.dest_qp_num == Some(own)
+        && end.dgid().is_some_and(|gid| end.has_gid(gid));
+    if peer.is_some() || end.failed() != Some(RETRY_EXC) || !to_itself {
+        return;
+    }
+    found.push(
+        end.finds(
+            "qpn-differs",
+            Weight::Likely,
+            "it sends to its own QP number",
+        )
+        .shown_by(format!("dest_qp_num is {own:#x}, which is its own"))
+        .shown_by(format!(
+            "a request failed: {}",
+            super::status::name(RETRY_EXC)
+        ))
+        .cured_by("set dest_qp_num at INIT -> RTR to the qp_num that the other end sent"),
     );
 }

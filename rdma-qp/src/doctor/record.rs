@@ -35,6 +35,10 @@ pub struct Record {
     /// Its Queue Pairs, those that were destroyed as they were then.
     #[serde(default)]
     pub dumps: Vec<Dump>,
+    /// Whether it was written when the process ended by itself. A process that is no more, and whose record does not say so,
+    /// was killed or crashed.
+    #[serde(default)]
+    pub ended: bool,
 }
 
 /// A call that was refused.
@@ -89,6 +93,7 @@ impl Record {
             link_rtt_us: None,
             refusals: Vec::new(),
             dumps: Vec::new(),
+            ended: false,
         }
     }
 
@@ -123,25 +128,36 @@ impl Record {
     }
 }
 
-/// A refused call as a finding of its own.
-pub(super) fn explain(refusal: &Refusal) -> Finding {
-    let call = refusal.call.as_deref().unwrap_or("a call");
-    let errno = Errno::from_raw(refusal.errno);
-    let why = refusal.why.as_ref();
-    Finding {
-        code: "refused".to_owned(),
-        weight: Weight::Possible,
-        end: None,
-        cause: match why {
-            Some(why) => format!("{call} was refused: {why}"),
-            None => format!("{call} was refused"),
-        },
-        evidence: vec![format!("errno {errno}")],
-        cure: match why {
-            Some(_) => {
-                "change what the sentence names, if the program did not mean to try".to_owned()
+/// Refused calls as findings of their own, the last one first: what a program gave up at. `nothing_else`: no request failed.
+pub(super) fn explain(refusals: &[Refusal], nothing_else: bool) -> impl Iterator<Item = Finding> {
+    refusals
+        .iter()
+        .rev()
+        .enumerate()
+        .map(move |(place, refusal)| {
+            let weight = match place {
+                0 if nothing_else => Weight::Likely,
+                _ => Weight::Possible,
+            };
+            let call = refusal.call.as_deref().unwrap_or("a call");
+            let errno = Errno::from_raw(refusal.errno);
+            let (cause, cure) = match &refusal.why {
+                Some(why) => (
+                    format!("{call} was refused: {why}"),
+                    "change what the sentence names, if the program did not mean to try",
+                ),
+                None => (
+                    format!("{call} was refused"),
+                    "look at the arguments of that call",
+                ),
+            };
+            Finding {
+                code: "refused".to_owned(),
+                weight,
+                end: None,
+                cause,
+                evidence: vec![format!("errno {errno}")],
+                cure: cure.to_owned(),
             }
-            None => "look at the arguments of that call".to_owned(),
-        },
-    }
+        })
 }

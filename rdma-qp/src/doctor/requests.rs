@@ -1,7 +1,8 @@
 //! Requests that failed, with what is known of the memory and the rights at the other end.
 
-use super::{End, Finding, Weight, status};
-use crate::dump::{Dump, Mishap, RegionDump};
+use super::status::{self, Does};
+use super::{End, Finding, Weight};
+use crate::dump::{Dump, Failed, LastError, Mishap, RegionDump};
 use crate::pd::Access;
 use crate::units::RnrTimer;
 
@@ -30,7 +31,8 @@ pub(super) fn look(
                 access(end, &request, &regions(end, peer, all), found);
             }
             Mishap::Request { status: REM_INV_REQ, opcode, addr, len, .. } => {
-                invalid(end, peer, opcode, *addr, *len, found);
+                let asked = format!("{} of {len} bytes", operation(opcode));
+                invalid(end, peer, opcode, *addr, &asked, found);
             }
             Mishap::Receive { status: LOC_LEN, room, len } => short(end, peer, *room, *len, found),
             Mishap::Qkey { from, qkey, own } => found.push(
@@ -43,6 +45,20 @@ pub(super) fn look(
             ),
             _ => {}
         }
+    }
+    // Without a device that tells, the library's own report has less, but enough to compare rights.
+    if end.mishaps.is_empty()
+        && let Some(LastError {
+            what:
+                Failed::Request {
+                    operation,
+                    status: REM_INV_REQ,
+                    ..
+                },
+            ..
+        }) = &end.last_error
+    {
+        invalid(end, peer, operation, None, operation, found);
     }
     no_receive(end, peer, found);
 }
@@ -57,18 +73,20 @@ struct Request<'a> {
 
 /// The right that an operation needs, of the QP and of the region.
 fn right(opcode: &str) -> Option<(Access, &'static str)> {
-    Some(match opcode {
-        "IBV_WC_RDMA_WRITE" => (Access::REMOTE_WRITE, "IBV_ACCESS_REMOTE_WRITE"),
-        "IBV_WC_RDMA_READ" => (Access::REMOTE_READ, "IBV_ACCESS_REMOTE_READ"),
-        "IBV_WC_COMP_SWAP" | "IBV_WC_FETCH_ADD" => {
-            (Access::REMOTE_ATOMIC, "IBV_ACCESS_REMOTE_ATOMIC")
-        }
-        _ => return None,
+    Some(match Does::by_name(opcode)? {
+        Does::Atomic => (Access::REMOTE_ATOMIC, "IBV_ACCESS_REMOTE_ATOMIC"),
+        Does::Memory if is_read(opcode) => (Access::REMOTE_READ, "IBV_ACCESS_REMOTE_READ"),
+        Does::Memory => (Access::REMOTE_WRITE, "IBV_ACCESS_REMOTE_WRITE"),
+        Does::Message => return None,
     })
 }
 
 fn is_atomic(opcode: &str) -> bool {
-    matches!(opcode, "IBV_WC_COMP_SWAP" | "IBV_WC_FETCH_ADD")
+    Does::by_name(opcode) == Some(Does::Atomic)
+}
+
+fn is_read(opcode: &str) -> bool {
+    opcode.contains("READ")
 }
 
 /// `IBV_WC_RDMA_WRITE` as `RDMA WRITE`.
@@ -233,10 +251,7 @@ fn access(end: &End<'_>, request: &Request<'_>, regions: &[&RegionDump], found: 
             cure,
         );
     }
-    if let Some((right, name)) =
-        right(opcode).filter(|(right, _)| region.access & right.bits() == 0)
-    {
-        let _ = right;
+    if let Some((_, name)) = right(opcode).filter(|(right, _)| region.access & right.bits() == 0) {
         let cause = format!("the region does not allow it: it lacks {name}");
         let cure = format!(
             "register it at the peer with {name}, too (and IBV_ACCESS_LOCAL_WRITE, which WRITE and atomics need)"
@@ -256,14 +271,10 @@ fn invalid(
     peer: Option<&End<'_>>,
     opcode: &str,
     addr: Option<u64>,
-    len: u64,
+    asked: &str,
     found: &mut Vec<Finding>,
 ) {
-    let asked = format!(
-        "{} of {len} bytes failed: {}",
-        operation(opcode),
-        status::name(REM_INV_REQ)
-    );
+    let asked = format!("{asked} failed: {}", status::name(REM_INV_REQ));
     if let Some(addr) = addr.filter(|addr| is_atomic(opcode) && addr % 8 != 0) {
         found.push(
             end.finds(
@@ -301,7 +312,7 @@ fn invalid(
             )),
         );
     }
-    let fetches = is_atomic(opcode) || opcode == "IBV_WC_RDMA_READ";
+    let fetches = is_atomic(opcode) || is_read(opcode);
     if fetches && attributes.max_dest_rd_atomic == Some(0) {
         found.push(
             end.finds("no-read-resources", Weight::Certain, "the peer serves no READs and atomics: its max_dest_rd_atomic is 0")
@@ -388,8 +399,11 @@ fn no_receive(end: &End<'_>, peer: Option<&End<'_>>, found: &mut Vec<Finding>) {
     let pending = pending.map(|pending| format!("the peer has {pending} receives posted now"));
     let times = set.map(|times| {
         format!(
-            "rnr_retry is {times}: the message was sent {} times",
-            u32::from(times) + 1
+            "rnr_retry is {times}: {}",
+            match times {
+                0 => "it was sent once".to_owned(),
+                times => format!("it was sent {} times", u32::from(times) + 1),
+            }
         )
     });
     let naks =

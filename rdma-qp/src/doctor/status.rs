@@ -16,6 +16,38 @@ pub(super) struct Cause {
     in_dumps: bool,
     /// With it no request ever succeeds.
     at_once: bool,
+    /// Only the kernel's soft-RoCE has it.
+    of_rxe: bool,
+    /// The operations that can fail by it; empty for all.
+    of: &'static [Does],
+}
+
+/// What a request does to the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Does {
+    /// It needs a receive.
+    Message,
+    /// It writes or reads memory.
+    Memory,
+    /// It does an atomic.
+    Atomic,
+}
+
+impl Does {
+    /// By the operation's name, as a completion's opcode (`IBV_WC_FETCH_ADD`) or as a report has it (`fetch and add`).
+    pub(super) fn by_name(operation: &str) -> Option<Does> {
+        let name = operation.to_uppercase().replace('_', " ");
+        let has = |word: &str| name.contains(word);
+        if has("SEND") {
+            Some(Does::Message)
+        } else if has("SWAP") || has("FETCH") {
+            Some(Does::Atomic)
+        } else if has("RDMA WRITE") || has("RDMA READ") {
+            Some(Does::Memory)
+        } else {
+            None
+        }
+    }
 }
 
 /// No acknowledgement came.
@@ -31,6 +63,8 @@ const fn cause(code: &'static str, what: &'static str, check: &'static str) -> C
         check,
         in_dumps: false,
         at_once: false,
+        of_rxe: false,
+        of: &[],
     }
 }
 
@@ -41,6 +75,8 @@ const fn shown(code: &'static str, what: &'static str, check: &'static str) -> C
         check,
         in_dumps: true,
         at_once: true,
+        of_rxe: false,
+        of: &[],
     }
 }
 
@@ -49,6 +85,18 @@ const fn first(code: &'static str, what: &'static str, check: &'static str) -> C
         at_once: true,
         ..cause(code, what, check)
     }
+}
+
+const fn of_rxe(code: &'static str, what: &'static str, check: &'static str) -> Cause {
+    Cause {
+        of_rxe: true,
+        ..cause(code, what, check)
+    }
+}
+
+/// Of these operations alone.
+const fn only(of: &'static [Does], cause: Cause) -> Cause {
+    Cause { of, ..cause }
 }
 
 const BOTH: &str = "give `qp doctor` the dumps of both ends: it compares them";
@@ -61,6 +109,7 @@ const ROWS: &[Row] = &[
         cause("peer-gone", "the peer is dead", "see whether its process runs, and whether its QP is in ERR"),
         shown("qpn-differs", "dest_qp_num is not the peer's", BOTH),
         shown("psn-differs", "the PSNs do not match", BOTH),
+        shown("pkey-differs", "the partition keys do not match", BOTH),
         first("no-route", "the GIDs do not reach each other",
             "`qp doctor path --remote GID` at both ends; ping the address behind the peer's GID"),
         first("firewall", "UDP port 4791 is blocked", "let UDP port 4791 pass at both ends and between (RoCE v2)"),
@@ -80,10 +129,10 @@ const ROWS: &[Row] = &[
         cause("region-access", "without the access", "register it with IBV_ACCESS_REMOTE_WRITE, _READ or _ATOMIC, as the operation needs"),
     ]),
     (ibv_wc_status::IBV_WC_REM_INV_REQ_ERR, "the peer cannot take this request: ", &[
-        cause("receive-short", "its receive is too short", "post receives of the longest message at the peer"),
-        shown("qp-access", "its QP does not allow the operation",
-            "set the right in qp_access_flags at RESET -> INIT, and max_dest_rd_atomic above 0 for READs and atomics"),
-        cause("atomic-unaligned", "an atomic is not at a multiple of 8", "align the word"),
+        only(&[Does::Message], cause("receive-short", "its receive is too short", "post receives of the longest message at the peer")),
+        only(&[Does::Memory, Does::Atomic], shown("qp-access", "its QP does not allow the operation",
+            "set the right in qp_access_flags at RESET -> INIT, and max_dest_rd_atomic above 0 for READs and atomics")),
+        only(&[Does::Atomic], cause("atomic-unaligned", "an atomic is not at a multiple of 8", "align the word")),
         shown("mtu-differs", "the path MTUs differ", BOTH),
     ]),
     (ibv_wc_status::IBV_WC_REM_OP_ERR, "", &[
@@ -91,7 +140,7 @@ const ROWS: &[Row] = &[
     ]),
     (ibv_wc_status::IBV_WC_LOC_LEN_ERR, "", &[
         cause("receive-short", "the message is longer than the receive that it went into, or than the port allows",
-            "post longer receives; compare with max_msg_sz of ibv_query_port"),
+            "post longer receives (on UD 40 bytes longer than the payload); compare with max_msg_sz of ibv_query_port"),
     ]),
     (ibv_wc_status::IBV_WC_LOC_PROT_ERR, "the local region does not allow this: ", &[
         cause("local-region", "it was deregistered, or lacks the access",
@@ -107,6 +156,10 @@ const ROWS: &[Row] = &[
     (ibv_wc_status::IBV_WC_WR_FLUSH_ERR, "", &[
         cause("flushed", "the QP is in the error state, and what is outstanding is flushed",
             "look for the first completion of this QP that failed with another status: it is the cause"),
+        of_rxe("flushed-itself", "or, on soft-RoCE (rxe) of Linux 6.12 and later, this request failed itself: local errors (LOC_PROT_ERR, \
+             LOC_QP_OP_ERR, MW_BIND_ERR) are told as flushes there",
+            "look at the oldest flushed request: are its regions registered, with the rights that it needs, and long enough; is a \
+             window bound within its region"),
     ]),
     (ibv_wc_status::IBV_WC_MW_BIND_ERR, "", &[
         cause("bind", "the memory window could not be bound",
@@ -155,26 +208,54 @@ pub(super) fn explain(end: &End<'_>, compared: bool, found: &mut Vec<Finding>) {
     }
     // What worked before was set up rightly.
     let worked = (end.accounts.as_ref()).is_some_and(|books| books.send.succeeded > 0);
-    found.extend(possible(status, compared, worked).map(|finding| Finding {
+    let known = Known {
+        compared,
+        worked,
+        other_than_rxe: !end.is_rxe(),
+        does: end.did().and_then(Does::by_name),
+    };
+    found.extend(possible(status, known).into_iter().map(|finding| Finding {
         end: Some(end.name()),
         ..finding
     }));
 }
 
-/// The possible causes of a status as findings.
-pub(super) fn possible(status: u32, compared: bool, worked: bool) -> impl Iterator<Item = Finding> {
-    let causes = of(status).map_or(&[][..], |row| row.2);
-    causes
-        .iter()
-        .filter(move |cause| {
-            !(compared && cause.in_dumps || worked && cause.at_once && status == RETRY_EXC)
-        })
-        .map(move |cause| Finding {
-            code: cause.code.to_owned(),
-            weight: Weight::Possible,
-            end: None,
-            cause: cause.what.to_owned(),
-            evidence: vec![format!("a request failed: {}", name(status))],
-            cure: cause.check.to_owned(),
-        })
+/// What is known of the end where a request failed, and excludes causes.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Known {
+    /// The dumps of both ends were looked at.
+    pub(super) compared: bool,
+    /// Requests before it succeeded.
+    pub(super) worked: bool,
+    /// The device is not the kernel's soft-RoCE.
+    pub(super) other_than_rxe: bool,
+    /// What the request was to do.
+    pub(super) does: Option<Does>,
+}
+
+/// The possible causes of a status as findings; a single one is likely.
+pub(super) fn possible(status: u32, known: Known) -> Vec<Finding> {
+    let excluded = |cause: &Cause| {
+        known.compared && cause.in_dumps
+            || known.worked && cause.at_once && status == RETRY_EXC
+            || known.other_than_rxe && cause.of_rxe
+            || known
+                .does
+                .is_some_and(|does| !cause.of.is_empty() && !cause.of.contains(&does))
+    };
+    let all = of(status).map_or(&[][..], |row| row.2);
+    let causes: Vec<&Cause> = all.iter().filter(|cause| !excluded(cause)).collect();
+    let weight = match causes.len() {
+        1 => Weight::Likely,
+        _ => Weight::Possible,
+    };
+    let finding = |cause: &&Cause| Finding {
+        code: cause.code.to_owned(),
+        weight,
+        end: None,
+        cause: cause.what.to_owned(),
+        evidence: vec![format!("a request failed: {}", name(status))],
+        cure: cause.check.to_owned(),
+    };
+    causes.iter().map(finding).collect()
 }

@@ -5,6 +5,7 @@ use rdma_core_sys::{
     IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, ibv_qp_state, ibv_wc_status,
 };
 
+use super::one::{self, PROVIDER_REFUSED};
 use super::{End, Finding, Weight, status};
 use crate::errno::Errno;
 
@@ -20,7 +21,33 @@ pub struct Told {
     pub step: Option<(ibv_qp_state, ibv_qp_state)>,
     /// Something was posted.
     pub post: bool,
+    /// Requests before the one that failed had succeeded, as a report of this library says.
+    pub worked: bool,
+    /// What the request was that failed, as a report of this library says: `RDMA READ`.
+    pub operation: Option<String>,
+    /// What a report of this library says is wrong with a modify: the code, as in a dump, and the words.
+    pub problems: Vec<(&'static str, String)>,
 }
+
+/// Words by which a [`Problem`](crate::Problem) in a report of this library is known, in lower case, and its code.
+const PROBLEM_WORDS: &[(&str, &str)] = &[
+    ("not a transition", "no-transition"),
+    ("missing ibv_qp_", "mask"),
+    ("not allowed ibv_qp_", "mask"),
+    ("roce needs 1 and a grh", "grh-missing"),
+    ("bytes: the port", "mtu-over-port"),
+    ("the qp is on port", "port-differs"),
+    ("for privileged programs", "qkey-privileged"),
+    ("is an empty slot of the gid table", "gid-empty"),
+    ("of type roce v1", "gid-roce-v1"),
+    ("dgid is all zero", "dgid-zero"),
+    ("but dgid is", "gid-family"),
+    ("is an empty slot of the p_key table", "pkey-empty"),
+    ("the send queue still drains", "draining"),
+    ("cur_qp_state is", "cur-state"),
+    (": must be ", "value"),
+    ("no route to, or no neighbour", "no-route"),
+];
 
 /// What `ibv_wc_status_str` of libibverbs says, in lower case, and what others make of it.
 const STATUS_WORDS: &[(&str, u32)] = &[
@@ -82,10 +109,10 @@ impl Told {
             let number = number_after(&lower, word)?;
             (1..=23).contains(&number).then_some(number)
         });
-        let modifies = lower.contains("modify") || lower.contains("rtr") || lower.contains("rts");
-        let status = named
-            .or_else(|| word(STATUS_WORDS))
-            .or(counted.filter(|_| !modifies));
+        let (refused, own) = (" refused ", "nothing was changed");
+        let own = lower.contains(refused) && lower.contains(own);
+        let modifies =
+            own || lower.contains("modify") || lower.contains("rtr") || lower.contains("rts");
         let errno_named = text
             .split(|c: char| !c.is_ascii_alphanumeric())
             .find_map(|word| (1..=133).find(|n| Errno::from_raw(*n).name() == Some(word)));
@@ -93,6 +120,11 @@ impl Told {
             .iter()
             .find(|(word, _)| lower.contains(word))
             .map(|(_, n)| *n);
+        // A number alone may be either; what strerror(3) says beside it tells.
+        let either = modifies || errno_named.is_some() || errno_word.is_some();
+        let status = named
+            .or_else(|| word(STATUS_WORDS))
+            .or(counted.filter(|_| !either));
         let errno_counted = || {
             let word = [
                 "errno",
@@ -135,14 +167,62 @@ impl Told {
             errno,
             step,
             post: lower.contains("post_send") || lower.contains("post_recv"),
+            worked: succeeded_before(&lower),
+            operation: (text.split_once(" failed on "))
+                .map(|(operation, _)| operation.lines().next_back().unwrap_or_default().to_owned()),
+            problems: if own { problems(text) } else { Vec::new() },
         };
-        (told.status.is_some() || told.errno.is_some()).then_some(told)
+        let known = told.status.is_some() || told.errno.is_some() || !told.problems.is_empty();
+        known.then_some(told)
     }
+}
+
+/// Whether a report says that requests of the queue succeeded before: `3 of 8 requests of this queue succeeded before`.
+fn succeeded_before(lower: &str) -> bool {
+    let Some((before, _)) = lower.split_once(" requests of this queue succeeded before") else {
+        return false;
+    };
+    let counted = before
+        .rsplit_once(" of ")
+        .and_then(|(before, _)| before.rsplit(' ').next());
+    counted.is_some_and(|count| count.parse::<u64>().is_ok_and(|count| count > 0))
+}
+
+/// What a report of a modify says is wrong: its clauses behind the name of the Queue Pair, as far as they are known.
+fn problems(report: &str) -> Vec<(&'static str, String)> {
+    let mut found: Vec<(&'static str, String)> = Vec::new();
+    let body = report
+        .split(". Nothing was changed")
+        .next()
+        .unwrap_or(report);
+    let body = body.split_once(" QP 0x").map_or(body, |(_, rest)| rest);
+    let body = body.split_once(": ").map_or(body, |(_, rest)| rest);
+    for clause in body.split("; ") {
+        // One colon may stand before what begins the clause, so that a range is found.
+        let lower = clause.to_lowercase();
+        let code = PROBLEM_WORDS
+            .iter()
+            .find(|(word, _)| lower.contains(word))
+            .map(|(_, code)| *code);
+        if let Some(code) = code
+            && found.iter().all(|(known, _)| *known != code)
+        {
+            found.push((code, clause.trim().to_owned()));
+        }
+    }
+    if found.is_empty() && report.contains("refused by the provider") {
+        found.push((PROVIDER_REFUSED, "although the rules allow it".to_owned()));
+    }
+    found
 }
 
 /// The number behind a word, with `:`, `=`, brackets and blanks between them; decimal or 0x.
 fn number_after(text: &str, word: &str) -> Option<u32> {
     text.match_indices(word).find_map(|(at, _)| {
+        // `os error` is how Rust prints an errno.
+        if word == "error" && text[..at].ends_with("os ") {
+            return None;
+        }
         let rest =
             text[at + word.len()..].trim_start_matches([' ', ':', '=', '(', '[', '#', '\'', '"']);
         let (digits, radix) = match rest.strip_prefix("0x") {
@@ -156,13 +236,51 @@ fn number_after(text: &str, word: &str) -> Option<u32> {
     })
 }
 
+/// What a report of this library says, as a finding.
+fn said(code: &str, words: &str, step: Option<(ibv_qp_state, ibv_qp_state)>) -> Finding {
+    let step = step.map_or("the modify".to_owned(), |(from, to)| {
+        format!("{from} -> {to}")
+    });
+    Finding {
+        code: code.to_owned(),
+        weight: Weight::Likely,
+        end: None,
+        cause: match code {
+            "no-route" => {
+                "there is no route to the peer's GID, or no neighbour answers there".to_owned()
+            }
+            PROVIDER_REFUSED => format!("{step} was refused by the provider, {words}"),
+            _ => format!("{step} was refused: {words}"),
+        },
+        evidence: if code == "no-route" {
+            vec![words.to_owned()]
+        } else {
+            Vec::new()
+        },
+        cure: one::cure_of(code, &step),
+    }
+}
+
 /// What may lie behind it.
 pub(super) fn explain(told: &Told, ends: &[End<'_>], found: &mut Vec<Finding>) {
     // The dumps tell the same, and more.
     if let Some(status) = told.status
         && !ends.iter().any(|end| end.failed().is_some())
     {
-        found.extend(status::possible(status, false, false));
+        let known = status::Known {
+            worked: told.worked,
+            does: told.operation.as_deref().and_then(status::Does::by_name),
+            ..status::Known::default()
+        };
+        found.extend(status::possible(status, known));
+    }
+    if ends.iter().all(|end| end.last_error.is_none()) {
+        for (code, words) in &told.problems {
+            found.push(said(code, words, told.step));
+        }
+    }
+    if !told.problems.is_empty() {
+        return;
     }
     let Some(errno) = told
         .errno
@@ -230,6 +348,11 @@ pub(super) fn explain(told: &Told, ends: &[End<'_>], found: &mut Vec<Finding>) {
             );
             tell("request-too-big", "too many SGEs, or more inline data than the QP has".to_owned(), "compare with the cap that ibv_create_qp wrote back".to_owned());
         }
+        (22, None) if told.post => tell(
+            "request-too-big",
+            "too many SGEs, more inline data than the QP has, a message over max_msg_sz, or an operation that the transport lacks".to_owned(),
+            "compare with the cap that ibv_create_qp wrote back, and with max_msg_sz of ibv_query_port; `qp doctor -- PROGRAM` names it".to_owned(),
+        ),
         (12, None) => tell(
             "memlock",
             "the limit on locked memory is reached, or a limit of the device".to_owned(),
@@ -245,7 +368,11 @@ pub(super) fn explain(told: &Told, ends: &[End<'_>], found: &mut Vec<Finding>) {
             "the kernel has no RDMA, or no such device".to_owned(),
             "load the adapter's driver and ib_uverbs; `qp devices` lists what is there".to_owned(),
         ),
-        (16, _) => tell("busy", "something else still uses the object".to_owned(), "destroy Queue Pairs before their CQs, SRQs and PDs, regions before their PD".to_owned()),
-        _ => {}
+        (16, _) => tell("busy", "something else still uses the object".to_owned(), "destroy Queue Pairs before their CQs, SRQs and PDs, windows before their region, regions before their PD".to_owned()),
+        _ => tell(
+            "refused",
+            "a call was refused, and the errno alone does not say why".to_owned(),
+            "run it as `qp doctor -- PROGRAM`: the software device says why it refuses a call".to_owned(),
+        ),
     }
 }

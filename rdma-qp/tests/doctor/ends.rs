@@ -182,6 +182,7 @@ fn a_dead_peer_leaves_what_may_be() {
             "peer-gone",
             "qpn-differs",
             "psn-differs",
+            "pkey-differs",
             "no-route",
             "firewall",
             "mtu-path",
@@ -320,7 +321,7 @@ fn no_receive_at_the_peer() {
         Weight::Certain,
         &[
             "the peer had no receive posted",
-            "rnr_retry is 2: the message was sent 3 times",
+            "rnr_retry is 2: it was sent 3 times",
             "min_rnr_timer is 12 (640µs)",
             "0 receives posted",
         ],

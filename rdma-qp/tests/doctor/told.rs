@@ -63,6 +63,7 @@ fn statuses_in_their_many_forms() {
             "peer-gone",
             "qpn-differs",
             "psn-differs",
+            "pkey-differs",
             "no-route",
             "firewall",
             "mtu-path",

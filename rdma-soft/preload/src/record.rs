@@ -62,6 +62,7 @@ pub(crate) fn begin() {
     extern "C" fn at_exit() {
         if wanted() {
             if let Some(recorder) = lock().as_mut() {
+                recorder.record.ended = true;
                 recorder.write();
             }
             RECORDS.store(0, Ordering::Relaxed);
