@@ -73,7 +73,7 @@ END
 }
 
 # The longest input of each target: what its steps can use.
-longest() { case $1 in packets) echo 600 ;; capi) echo 400 ;; *) echo 1024 ;; esac; }
+longest() { case $1 in packets) echo 600 ;; capi) echo 400 ;; *) echo 512 ;; esac; }
 
 # tally TARGET NAME: what it has counted so.
 tally() { awk -v name="$2" '$1 == name {n = $2} END {print n + 0}' "$work/$1/tally" 2>/dev/null; }

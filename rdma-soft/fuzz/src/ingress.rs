@@ -49,7 +49,8 @@ const ROOMS: u64 = 11;
 /// A receive's bytes, and from one to the next: behind each is a guard.
 const CELL: (u32, u64) = (200, 256);
 
-/// The steps that the state machines of the node's Queue Pairs begin from.
+/// The Queue Pairs, on a shared receive queue or not, and the states that they begin from. One is made when an input names
+/// it first: most inputs are about two or three, and making all of them would take as long as the rest of an input.
 const QPS: [(Transport, bool, ibv_qp_state); 10] = [
     (Transport::Rc, false, RTS),
     (Transport::Rc, true, RTS),
@@ -63,7 +64,16 @@ const QPS: [(Transport, bool, ibv_qp_state); 10] = [
     (Transport::Rc, false, INIT),
 ];
 
+/// Of these the fourth takes part in the group.
+const MEMBER: usize = 3;
+
 static OPCODES: LazyLock<Vec<&'static OpcodeInfo>> = LazyLock::new(|| Opcode::all().collect());
+
+/// The classes of packets, and the operation codes of each.
+static CLASSES: LazyLock<Vec<(Class, Vec<&'static OpcodeInfo>)>> = LazyLock::new(|| {
+    let of = |class| (class, Opcode::all().filter(|o| o.class == class).collect());
+    [Class::Rc, Class::Uc, Class::Ud, Class::Xrc].map(of).into()
+});
 
 fn group() -> IpAddr {
     IpAddr::from([239, 1, 2, 3])
@@ -73,7 +83,8 @@ fn group() -> IpAddr {
 struct World {
     net: Net,
     memory: Region,
-    qps: Vec<(Transport, u32)>,
+    /// The numbers of those of [`QPS`] that were made.
+    qps: [Option<u32>; QPS.len()],
     srqs: [SrqId; 2],
     xrcd: XrcdId,
     open: Mem,
@@ -95,7 +106,7 @@ pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let mut world = World::new();
     // More steps tell nothing more of a packet than a second input would.
-    for _ in 0..64 {
+    for _ in 0..24 {
         if input.is_empty() {
             break;
         }
@@ -137,10 +148,10 @@ impl World {
         );
         let xrcd = node.engine.open_xrcd();
         let srqs = [node.create_srq(2, None), node.create_srq(2, Some(xrcd))];
-        let mut world = World {
+        World {
             net,
             memory,
-            qps: vec![],
+            qps: [None; QPS.len()],
             srqs,
             xrcd,
             open,
@@ -153,25 +164,28 @@ impl World {
             last_wr_id: 0,
             seen: 0,
             last: None,
-        };
-        for (transport, shared, state) in QPS {
-            let qp = world.create(transport, shared);
-            world.put(qp, transport, state);
-            world.qps.push((transport, qp));
         }
-        let (_, ud) = world.qps[3];
-        world.net.attach(NODE, ud, group());
-        world
     }
 
-    fn create(&mut self, transport: Transport, shared: bool) -> u32 {
+    /// One of [`QPS`], which is there from now on.
+    fn qp(&mut self, at: usize) -> (Transport, u32) {
+        let (transport, shared, state) = QPS[at];
+        if let Some(qp) = self.qps[at] {
+            return (transport, qp);
+        }
         let c = Conn::of(transport);
         let node = &mut self.net.nodes[NODE];
-        match (transport, shared) {
+        let qp = match (transport, shared) {
             (Transport::XrcTgt, _) => node.create_target(self.xrcd),
             (_, true) => node.create_qp_on(&c, self.srqs[0]),
             (_, false) => node.create_qp(&c),
+        };
+        self.put(qp, transport, state);
+        if at == MEMBER {
+            self.net.attach(NODE, qp, group());
         }
+        self.qps[at] = Some(qp);
+        (transport, qp)
     }
 
     /// Takes a Queue Pair from RESET to a state.
@@ -242,7 +256,7 @@ impl World {
 
     /// A packet that is near what a Queue Pair waits for.
     fn near(&mut self, input: &mut Input<'_>) -> Frame {
-        let (transport, qp) = input.pick(&self.qps);
+        let (transport, qp) = self.qp(input.below(QPS.len()));
         let class = match transport {
             Transport::Uc => Class::Uc,
             Transport::Ud => Class::Ud,
@@ -254,12 +268,9 @@ impl World {
             // Any.
             240.. => OPCODES[usize::from(input.u8()) % OPCODES.len()],
             _ => {
-                let of_class = OPCODES.iter().filter(|o| o.class == class);
-                let n = of_class.clone().count();
-                of_class
-                    .copied()
-                    .nth(usize::from(code) % n)
-                    .expect("below their number")
+                let of_class = CLASSES.iter().find(|c| c.0 == class);
+                let (_, rows) = of_class.expect("each transport has one");
+                rows[usize::from(code) % rows.len()]
             }
         };
         let (attr, _) = self.net.nodes[NODE].engine.query_qp(qp).expect("it lives");
@@ -277,6 +288,9 @@ impl World {
             _ => Psn::new(input.u32()),
         };
         let to_all = transport == Transport::Ud && odd & 8 != 0;
+        if to_all {
+            self.qp(MEMBER);
+        }
         let mut p = Packet::new(Bth {
             opcode: info.opcode,
             dest_qp: if to_all { MULTICAST_QP } else { qp },
@@ -430,7 +444,7 @@ impl World {
             let wr_id = self.wr_id(Queue::Srq(self.srqs[at]));
             return self.net.srq_recv(NODE, self.srqs[at], wr_id, &[cell]);
         }
-        let (transport, qp) = self.qps[to];
+        let (transport, qp) = self.qp(to);
         let own = !matches!(transport, Transport::XrcIni | Transport::XrcTgt);
         let (attr, init) = self.net.nodes[NODE].engine.query_qp(qp).expect("it lives");
         if own && init.srq.is_none() && attr.qp_state != RESET {
@@ -440,7 +454,7 @@ impl World {
     }
 
     fn request(&mut self, input: &mut Input<'_>) {
-        let (transport, qp) = input.pick(&self.qps);
+        let (transport, qp) = self.qp(input.below(QPS.len()));
         let state = self.net.state(NODE, qp);
         if transport == Transport::XrcTgt || ![RTS, SQD, SQE, ERR].contains(&state) {
             return;
@@ -510,8 +524,7 @@ impl World {
 
     /// Another state; through ERR, so that all requests end, and RESET.
     fn change_state(&mut self, input: &mut Input<'_>) {
-        let at = input.below(QPS.len());
-        let (transport, qp) = self.qps[at];
+        let (transport, qp) = self.qp(input.below(QPS.len()));
         let state = input.pick(&[RTS, RTR, RTS, ERR, INIT, SQD]);
         self.net.move_to_state(NODE, qp, ERR);
         if state == ERR {
@@ -530,7 +543,7 @@ impl World {
 
     /// A window on a part of its region is bound or goes away.
     fn change_window(&mut self, input: &mut Input<'_>) {
-        let (_, qp) = self.qps[0];
+        let (_, qp) = self.qp(0);
         if self.net.state(NODE, qp) != RTS {
             return;
         }
@@ -595,8 +608,7 @@ impl World {
 
     /// In ERR everything ends, but for receives of shared queues that nobody has taken.
     fn end(&mut self) {
-        for at in 0..self.qps.len() {
-            let (_, qp) = self.qps[at];
+        for qp in self.qps.into_iter().flatten() {
             if self.net.state(NODE, qp) != RESET {
                 self.net.move_to_state(NODE, qp, ERR);
             }

@@ -5,6 +5,7 @@
 //! The device answers each call, and names the request that it refused; what completes was posted, and no oftener; nothing
 //! beside the registered memory is touched. Pointers that are not null are sound: verbs cannot tell others.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -45,7 +46,7 @@ pub fn run(data: &[u8]) {
     WORLD.with(|world| {
         let mut input = Input::new(data);
         let mut run = Run::new(world);
-        for _ in 0..48 {
+        for _ in 0..24 {
             if input.is_empty() {
                 break;
             }
@@ -130,12 +131,27 @@ impl World {
     }
 }
 
+/// The Queue Pairs, with the one that each talks to: RC to one another, UC, UD and the last one, which is on an SRQ, to
+/// themselves, XRC from end to end.
+const QPS: [(ibv_qp_type, usize); 7] = [
+    (IBV_QPT_RC, 1),
+    (IBV_QPT_RC, 0),
+    (IBV_QPT_UC, 2),
+    (IBV_QPT_UD, 3),
+    (IBV_QPT_XRC_SEND, 5),
+    (IBV_QPT_XRC_RECV, 4),
+    (IBV_QPT_RC, 6),
+];
+const ON_SRQ: usize = 6;
+
 /// What one input works with. Queue Pairs go before the SRQs and windows that they use.
+///
+/// Each is made when the input first needs it: making all of them would take longer than the rest of an input.
 struct Run<'w> {
     world: &'w World,
-    qps: Vec<Qp>,
-    srqs: [Srq; 2],
-    window: Mw,
+    qps: [OnceCell<Qp>; QPS.len()],
+    srqs: [OnceCell<Srq>; 2],
+    window: OnceCell<Mw>,
     /// How many completions of each mark may come yet.
     posted: HashMap<u64, u32>,
     last_wr_id: u64,
@@ -146,29 +162,11 @@ struct Run<'w> {
 
 impl Run<'_> {
     fn new(world: &World) -> Run<'_> {
-        let srqs = [
-            Srq::new(&world.end, DEPTH),
-            Srq::xrc(&world.device, &world.end, &world.xrcd, DEPTH),
-        ];
-        let kinds = [
-            IBV_QPT_RC,
-            IBV_QPT_RC,
-            IBV_QPT_UC,
-            IBV_QPT_UD,
-            IBV_QPT_XRC_SEND,
-            IBV_QPT_XRC_RECV,
-        ];
-        let mut qps: Vec<Qp> = kinds.iter().map(|&kind| world.create(kind)).collect();
-        qps.push(Qp::on_srq(&world.device, &world.end, IBV_QPT_RC, &srqs[0]));
-        // Who talks to whom: RC to one another, UC and the one on an SRQ to themselves, XRC from end to end.
-        for (at, peer) in [(0, 1), (1, 0), (2, 2), (3, 3), (4, 5), (5, 4), (6, 6)] {
-            qps[at].up(Peer::of(&world.device, &qps[peer]));
-        }
         Run {
             world,
-            qps,
-            srqs,
-            window: Mw::new(&world.end, IBV_MW_TYPE_2),
+            qps: Default::default(),
+            srqs: Default::default(),
+            window: OnceCell::new(),
             posted: HashMap::new(),
             last_wr_id: 0,
             accepted: 0,
@@ -177,8 +175,51 @@ impl Run<'_> {
         }
     }
 
+    /// One of [`QPS`], which is there, and connected with its peer, from now on.
+    fn qp(&self, at: usize) -> &Qp {
+        if self.qps[at].get().is_none() {
+            let peer = QPS[at].1;
+            for at in [at, peer] {
+                self.qps[at].get_or_init(|| match at {
+                    ON_SRQ => {
+                        let (device, end) = (&self.world.device, &self.world.end);
+                        Qp::on_srq(device, end, QPS[at].0, self.srq(0))
+                    }
+                    _ => self.world.create(QPS[at].0),
+                });
+            }
+            self.up(at);
+            if peer != at {
+                self.up(peer);
+            }
+        }
+        self.qps[at].get().expect("it was made")
+    }
+
+    /// Connects one that was made with its peer, which was made too.
+    fn up(&self, at: usize) {
+        let made = |at: usize| self.qps[at].get().expect("it was made");
+        made(at).up(Peer::of(&self.world.device, made(QPS[at].1)));
+    }
+
+    /// A plain SRQ, or one of XRC.
+    fn srq(&self, at: usize) -> &Srq {
+        let World {
+            device, end, xrcd, ..
+        } = self.world;
+        self.srqs[at].get_or_init(|| match at {
+            0 => Srq::new(end, DEPTH),
+            _ => Srq::xrc(device, end, xrcd, DEPTH),
+        })
+    }
+
+    fn window(&self) -> &Mw {
+        self.window
+            .get_or_init(|| Mw::new(&self.world.end, IBV_MW_TYPE_2))
+    }
+
     fn step(&mut self, input: &mut Input<'_>) {
-        let at = input.below(self.qps.len());
+        let at = input.below(QPS.len());
         match input.below(10) {
             0..=3 => self.post_send(at, input),
             4 | 5 => self.post_recv(at, input),
@@ -282,7 +323,7 @@ impl Run<'_> {
         let mut bad = null_mut();
         // SAFETY: the QP is live; requests and entries live until the call returns, inline data is readable, and objects
         // that requests name live as long as the process or this run.
-        let result = unsafe { ops::ibv_post_send(self.qps[at].qp, first, &mut bad) };
+        let result = unsafe { ops::ibv_post_send(self.qp(at).qp, first, &mut bad) };
         self.answered(
             result,
             wrs.iter().position(|wr| std::ptr::eq(wr, bad)),
@@ -299,15 +340,13 @@ impl Run<'_> {
         };
         // SAFETY: the region is registered as long as the process runs.
         let rkey = unsafe { (*self.world.mr).rkey };
-        let keys = [
-            rkey,
-            rkey,
-            rkey,
-            self.window.rkey(),
-            next_key(self.window.rkey()),
-            input.u32(),
-        ];
-        let rkey = input.pick(&keys);
+        let any = input.u32();
+        let rkey = match input.below(6) {
+            0..=2 => rkey,
+            3 => self.window().rkey(),
+            4 => next_key(self.window().rkey()),
+            _ => any,
+        };
         let remote_addr = match input.u8() {
             any @ 240.. => input.u64() ^ u64::from(any),
             near => self.world.at(ROOM + usize::from(near) * 16),
@@ -330,7 +369,7 @@ impl Run<'_> {
                 let mw = if input.u8() > 240 {
                     null_mut()
                 } else {
-                    self.window.mw
+                    self.window().mw
                 };
                 wr.ext.bind_mw = ibv_send_wr_bind_mw {
                     mw,
@@ -356,14 +395,18 @@ impl Run<'_> {
             }
         }
         wr.imm.imm_data = rkey;
-        wr.qp_type.xrc.remote_srqn = input.pick(&[self.srqs[1].num(), 0x0100_0000, 1]);
+        wr.qp_type.xrc.remote_srqn = match input.below(3) {
+            0 => self.srq(1).num(),
+            1 => 0x0100_0000,
+            _ => 1,
+        };
         wr
     }
 
     fn qp_num(&self, input: &mut Input<'_>) -> u32 {
         match input.u8() {
             250.. => input.u32(),
-            at => self.qps[usize::from(at) % self.qps.len()].num(),
+            at => self.qp(usize::from(at) % QPS.len()).num(),
         }
     }
 
@@ -426,9 +469,9 @@ impl Run<'_> {
         let shared = input.below(4);
         // SAFETY: QP and SRQ are live; requests and entries live until the call returns.
         let result = unsafe {
-            match self.srqs.get(shared) {
-                Some(srq) => ops::ibv_post_srq_recv(srq.srq, first, &mut bad),
-                None => ops::ibv_post_recv(self.qps[at].qp, first, &mut bad),
+            match shared {
+                0 | 1 => ops::ibv_post_srq_recv(self.srq(shared).srq, first, &mut bad),
+                _ => ops::ibv_post_recv(self.qp(at).qp, first, &mut bad),
             }
         };
         self.answered(
@@ -457,7 +500,7 @@ impl Run<'_> {
 
     /// Extended posting: calls in any order, and then all of it or nothing.
     fn batch(&mut self, at: usize, input: &mut Input<'_>) {
-        let qp = &self.qps[at];
+        let qp = self.qp(at);
         // SAFETY: the QP is live.
         let ex = unsafe { verbs().qp_to_qp_ex(qp.qp) };
         if ex.is_null() {
@@ -486,19 +529,31 @@ impl Run<'_> {
                     4 => ops::ibv_wr_rdma_write_imm(ex, rkey, addr, input.u32()),
                     5 => ops::ibv_wr_rdma_read(ex, rkey, addr),
                     6 => ops::ibv_wr_atomic_fetch_add(ex, rkey, addr, 1),
-                    7 => ops::ibv_wr_local_inv(ex, input.pick(&[rkey, self.window.rkey()])),
+                    7 => ops::ibv_wr_local_inv(
+                        ex,
+                        if input.flag() {
+                            self.window().rkey()
+                        } else {
+                            rkey
+                        },
+                    ),
                     8 => {
                         let info = self.bind_info(input);
                         ops::ibv_wr_bind_mw(
                             ex,
-                            self.window.mw,
-                            next_key(self.window.rkey()),
+                            self.window().mw,
+                            next_key(self.window().rkey()),
                             &info,
                         );
                     }
                     9 => ops::ibv_wr_set_ud_addr(ex, self.world.ah.ah, self.qp_num(input), QKEY),
                     10 => {
-                        ops::ibv_wr_set_xrc_srqn(ex, input.pick(&[self.srqs[1].num(), 0x0100_0000]))
+                        let srq = if input.flag() {
+                            0x0100_0000
+                        } else {
+                            self.srq(1).num()
+                        };
+                        ops::ibv_wr_set_xrc_srqn(ex, srq)
                     }
                     11 => {
                         let len = usize::from(input.u8());
@@ -547,7 +602,7 @@ impl Run<'_> {
 
     /// Any move with any attributes of plain bytes.
     fn modify(&mut self, at: usize, input: &mut Input<'_>) {
-        let qp = &self.qps[at];
+        let qp = self.qp(at);
         let (mut attr, _) = query(qp.qp);
         let how = input.u8();
         attr.qp_state = ibv_qp_state(u32::from(how % 8));
@@ -570,13 +625,8 @@ impl Run<'_> {
         // A reset forgets what was posted, and tells nothing of it.
         if how & 16 != 0 && qp.state() == IBV_QPS_RESET {
             let kind = qp.kind();
-            let peer = match kind {
-                IBV_QPT_RC => [1, 0][at.min(1)],
-                _ => at,
-            };
-            let peer = if at == 6 { 6 } else { peer };
             if ![IBV_QPT_XRC_SEND, IBV_QPT_XRC_RECV].contains(&kind) {
-                qp.up(Peer::of(&self.world.device, &self.qps[peer]));
+                self.up(at);
             }
         }
     }
@@ -585,7 +635,7 @@ impl Run<'_> {
 impl Drop for Run<'_> {
     fn drop(&mut self) {
         // A window that is bound goes when no Queue Pair uses it any more; what completed is of no run after this one.
-        self.qps.clear();
+        self.qps = Default::default();
         let mut done = [ibv_wc::zeroed(); 64];
         // SAFETY: the CQ is live, and there is room for 64 completions.
         while unsafe { ops::ibv_poll_cq(self.world.end.scq, 64, done.as_mut_ptr()) } == 64 {}

@@ -6,18 +6,19 @@
 //! no node's code is asked to be hostile. The node gives up the ring, or takes packets from it; it goes on, counts each
 //! packet once, and touches nothing but the memory of its receives.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::LazyLock;
 
 use rdma_core_sys::*;
 use rdma_soft::Profile;
 use rdma_soft::wire::{
-    Aeth, AtomicEth, Bth, Deth, Headers, Opcode, Packet, Psn, Reth, Syndrome, pad_for,
+    Aeth, AtomicEth, Bth, Deth, Headers, Opcode, OpcodeInfo, Packet, Psn, Reth, Syndrome, pad_for,
 };
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{
@@ -38,15 +39,21 @@ const RING: u64 = 512 << 10;
 /// A record: 16 bytes about it, then its headers, in a line of 64.
 const LINE: u64 = 64;
 const ABOUT: usize = 16;
+/// Which byte of a record its receiver sets when it has executed the request in it.
+const EXECUTED: u64 = 3;
 
 /// Payload bytes of a full packet, and the first PSN.
 const MTU: usize = 256;
 const PSN: u32 = 50;
 
+static OPCODES: LazyLock<Vec<&'static OpcodeInfo>> = LazyLock::new(|| Opcode::all().collect());
+
 struct World {
     device: Device,
     end: End,
     qps: [Qp; 3],
+    /// Which of them may not be as [`renew`](World::renew) made them.
+    used: Cell<[bool; 3]>,
     /// Where receives go, with a guard behind each cell.
     inbox: Buf,
     /// Where the peer is met.
@@ -138,6 +145,7 @@ impl World {
             device,
             end,
             qps,
+            used: Cell::new([true; 3]),
             inbox,
             door,
             about: [0; 24],
@@ -173,8 +181,16 @@ impl World {
         if at == 2 {
             return;
         }
+        self.use_of(at);
         // A full queue, or one in ERR, is what it is.
         let _ = self.qps[at].send(&mut wr);
+    }
+
+    /// One of the Queue Pairs may change from now on.
+    fn use_of(&self, at: usize) {
+        let mut used = self.used.get();
+        used[at] = true;
+        self.used.set(used);
     }
 
     /// Queue Pairs as if nothing had come.
@@ -182,7 +198,10 @@ impl World {
         let gid = ibv_gid {
             raw: octets(peer()),
         };
-        for qp in &self.qps {
+        for (qp, used) in self.qps.iter().zip(self.used.replace([false; 3])) {
+            if !used {
+                continue;
+            }
             assert_eq!(qp.to(IBV_QPS_RESET), 0);
             qp.up(Peer {
                 qpn: 7,
@@ -198,7 +217,7 @@ impl World {
         let before = self.device.counters();
         self.renew();
         let mut stranger = Stranger::meet(self, input);
-        for _ in 0..32 {
+        for _ in 0..24 {
             if input.is_empty() {
                 break;
             }
@@ -254,6 +273,8 @@ impl World {
 struct Stranger {
     socket: Option<OwnedFd>,
     file: File,
+    /// Bytes of the file.
+    len: u64,
     /// Where the next record goes.
     tail: u64,
     psn: u32,
@@ -282,6 +303,7 @@ impl Stranger {
         let mut stranger = Stranger {
             socket,
             file: file.into(),
+            len,
             tail: 0,
             psn: PSN,
         };
@@ -335,6 +357,7 @@ impl Stranger {
                 let at = WORDS + u64::from(input.u32()) % RING;
                 let len = input.below(200);
                 self.write(at, input.bytes(len));
+                world.used.set([true; 3]);
             }
             7 => {
                 self.tail = self.tail.wrapping_add(u64::from(input.u16()) * LINE);
@@ -384,7 +407,13 @@ impl Stranger {
                 // As a receiver does: it has taken some, or all.
                 let mut tail = [0; 8];
                 let _ = file.read_exact_at(&mut tail, 0);
-                let head = u64::from_le_bytes(tail).saturating_sub(u64::from(how >> 3) * LINE);
+                let tail = u64::from_le_bytes(tail);
+                let head = tail.saturating_sub(u64::from(how >> 3) * LINE);
+                // What was executed, whether it was asked for or not: lines in front of there.
+                let first = head.saturating_sub(u64::from(input.u8() % 8) * LINE);
+                for line in (first..head).step_by(LINE as usize) {
+                    let _ = file.write_all_at(&[1], WORDS + line % RING + EXECUTED);
+                }
                 let _ = file.write_all_at(&head.to_le_bytes(), STRIDE);
             }
             4 => {
@@ -409,7 +438,7 @@ impl Stranger {
 
     fn write(&self, at: u64, bytes: &[u8]) {
         // Never longer than the file was made: a write would make it grow.
-        if at + bytes.len() as u64 <= self.file.metadata().map_or(0, |m| m.len()) {
+        if at + bytes.len() as u64 <= self.len {
             self.file.write_all_at(bytes, at).expect("a file in memory");
         }
     }
@@ -419,7 +448,9 @@ impl Stranger {
         let at = at % RING;
         let (head, rest) = bytes.split_at(bytes.len().min((RING - at) as usize));
         self.write(WORDS + at, head);
-        self.write(WORDS, rest);
+        if !rest.is_empty() {
+            self.write(WORDS, rest);
+        }
     }
 
     fn publish(&self) {
@@ -428,14 +459,16 @@ impl Stranger {
 
     /// A packet near what a Queue Pair waits for, as a record that may lie about its lengths.
     fn record(&mut self, world: &World, input: &mut Input<'_>) {
-        let qp = &world.qps[input.below(world.qps.len())];
-        let rows: Vec<_> = Opcode::all().collect();
-        let info = rows[input.below(rows.len())];
+        let at = input.below(world.qps.len());
+        let qp = &world.qps[at];
+        world.use_of(at);
+        let info = OPCODES[input.below(OPCODES.len())];
         let has = |h| info.headers.contains(h);
         let odd = input.u8();
         let mut p = Packet::new(Bth {
             opcode: info.opcode,
             dest_qp: if odd & 7 == 7 {
+                world.used.set([true; 3]);
                 input.u32() >> 8
             } else {
                 qp.num()
@@ -490,13 +523,18 @@ impl Stranger {
         };
         match input.u8() {
             0..=159 => {}
-            160..=199 => line[input.below(64)] ^= input.u8(),
+            160..=199 => {
+                line[input.below(64)] ^= input.u8();
+                world.used.set([true; 3]);
+            }
             200..=219 => line[8..12].copy_from_slice(&input.u32().to_le_bytes()),
             220..=239 => size = u64::from(input.u8()) * 16,
             _ => line[0] = input.u8(),
         }
-        self.write_ring(self.tail, &line);
-        self.write_ring(self.tail.wrapping_add(begin as u64), &vec![0x5a; body]);
+        let mut record = line.to_vec();
+        record.resize(line.len().max(begin + body), 0);
+        record[begin..begin + body].fill(0x5a);
+        self.write_ring(self.tail, &record);
         self.tail = self.tail.wrapping_add(size);
         self.psn = self.psn.wrapping_add(1);
         self.publish();
