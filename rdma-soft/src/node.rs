@@ -57,10 +57,10 @@ pub(crate) use srq::Srq;
 use self::event::Notice;
 use self::queue::Posts;
 use self::thread::Sleeper;
-use crate::core::Counters;
 use crate::core::config::Config;
 use crate::core::rng::Rng;
 use crate::core::time::Instant;
+use crate::core::{Counters, SendWqe};
 use crate::link::shm::ShmLink;
 use crate::link::{FaultCounters, Faults, LinkError, Pcap, PcapError, UdpLink};
 use crate::profile::{Profile, ProfileError};
@@ -372,30 +372,36 @@ impl Node {
         handled
     }
 
-    /// Requests were appended to a queue of `qp`: whoever drives next, takes them first. That is
-    /// enough for receives, which wait for packets.
-    pub(crate) fn mark(&self, qp: &Arc<Qp>) {
-        self.posts.mark_qp(qp);
-    }
-
-    /// Requests were appended to `srq`.
+    /// Requests were appended to `srq`: whoever drives next, takes them first. That is enough for receives, which wait for
+    /// packets.
     pub(crate) fn mark_srq(&self, srq: &Arc<Srq>) {
         self.posts.mark_srq(srq);
     }
 
-    /// Requests were appended to a queue of `qp`: gets them going.
-    pub(crate) fn kick(&self, qp: &Arc<Qp>) {
+    /// Requests were appended to the send queue of `qp`, which is still locked: gets them going.
+    pub(crate) fn send(&self, qp: &Arc<Qp>, mut queue: Posting<'_, SendWqe>) {
         self.polled();
-        match self.try_driver() {
+        // Whoever has the engine locks queues, but nobody waits for the engine here.
+        let driver = self.try_driver();
+        match driver {
             Some(mut driver) => {
-                driver.take_posts_of(qp);
+                driver.engine.post_sends(qp.num, queue.staged());
+                drop(queue);
                 self.drive_on(driver, self.clock.now(), POST, false);
             }
             None => {
-                self.mark(qp);
+                drop(queue);
+                self.posts.mark_qp(qp);
                 self.drive(self.clock.now(), POST, false);
             }
         }
+    }
+
+    /// Receives were appended to a queue of `qp` that completes them at once.
+    pub(crate) fn flush(&self, qp: &Arc<Qp>) {
+        self.polled();
+        self.posts.mark_qp(qp);
+        self.drive(self.clock.now(), POST, false);
     }
 
     /// Somebody who may be polling is there: a poll found something, or requests were posted.

@@ -163,11 +163,12 @@ impl Engine {
     /// Posts a send request. Its shape was checked by whoever posts: opcode, number of entries,
     /// length, the Queue Pair's state.
     pub fn post_send(&mut self, qp_num: u32, wqe: SendWqe) {
-        self.post_sends(qp_num, [&wqe]);
+        self.post_sends(qp_num, [wqe]);
     }
 
     /// Posts several, as [`post_send`](Engine::post_send).
-    pub fn post_sends<'a>(&mut self, qp_num: u32, wqes: impl IntoIterator<Item = &'a SendWqe>) {
+    #[inline]
+    pub fn post_sends(&mut self, qp_num: u32, wqes: impl IntoIterator<Item = SendWqe>) {
         if let Some(qp) = self.qps.get_mut(&qp_num) {
             for wqe in wqes {
                 qp.post_send(&mut self.shared, wqe);
@@ -187,6 +188,14 @@ impl Engine {
             }
             None => wqes.clear(),
         }
+    }
+
+    /// True if a message to that Queue Pair would find no receive of its own: whoever holds back some has to post them
+    /// before the packet is taken.
+    #[inline]
+    pub fn lacks_receives(&self, qp_num: u32) -> bool {
+        let lacks = |qp: &Qp| qp.rq.is_empty() && qp.init.srq.is_none();
+        self.qps.get(&qp_num).is_some_and(lacks)
     }
 
     /// Takes a packet from the network: checked for damage, parsed.

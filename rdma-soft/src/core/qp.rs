@@ -106,7 +106,7 @@ pub(super) struct Qp {
 }
 
 /// A receive that a message goes to, and where it came from.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Taken {
     pub wqe: RecvWqe,
     /// The shared receive queue; `None` for the Queue Pair's own.

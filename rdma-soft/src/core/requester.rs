@@ -201,12 +201,12 @@ impl Requester {
 impl Qp {
     /// Takes a request.
     #[inline]
-    pub fn post_send(&mut self, shared: &mut Shared, wqe: &SendWqe) {
+    pub fn post_send(&mut self, shared: &mut Shared, wqe: SendWqe) {
         if matches!(
             self.state,
             ibv_qp_state::IBV_QPS_ERR | ibv_qp_state::IBV_QPS_SQE
         ) {
-            self.complete_send(shared, wqe, ibv_wc_status::IBV_WC_WR_FLUSH_ERR, 0);
+            self.complete_send(shared, &wqe, ibv_wc_status::IBV_WC_WR_FLUSH_ERR, 0);
             return;
         }
         let len = u32::try_from(wqe.data.len()).unwrap_or(u32::MAX);
@@ -217,7 +217,7 @@ impl Qp {
         };
         let psn = Psn::default();
         self.sq.queue.push_back(Entry {
-            wqe: *wqe,
+            wqe,
             len,
             psn,
             packets,

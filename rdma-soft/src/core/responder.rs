@@ -157,6 +157,12 @@ impl Responder {
         std::mem::take(&mut self.queue)
     }
 
+    /// No receive of the own queue waits for a message.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     /// Answers wait.
     #[inline]
     pub fn answers(&self) -> bool {

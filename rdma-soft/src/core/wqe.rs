@@ -17,81 +17,128 @@ pub struct Sge {
     pub lkey: u32,
 }
 
-/// A short list of scatter/gather entries, held in place.
-#[derive(Clone, Copy, Debug, Default)]
+/// A short list of scatter/gather entries: a few are held in place, which is all that most requests have, more apart, so
+/// that a request on its way is small.
+#[derive(Clone, Debug, Default)]
 pub struct SgeList {
-    items: [Sge; Caps::SGE_LIMIT],
+    few: [Sge; SgeList::FEW],
+    /// All of them, if they are more than a few.
+    many: Option<Box<[Sge; Caps::SGE_LIMIT]>>,
     len: u8,
 }
 
 impl SgeList {
+    const FEW: usize = 2;
+
     /// An empty list.
     pub const fn new() -> SgeList {
         SgeList {
-            items: [Sge {
+            few: [Sge {
                 addr: 0,
                 len: 0,
                 lkey: 0,
-            }; Caps::SGE_LIMIT],
+            }; SgeList::FEW],
+            many: None,
             len: 0,
         }
     }
 
     /// Appends an entry; false if there is no room.
     #[must_use]
+    #[inline]
     pub fn push(&mut self, sge: Sge) -> bool {
-        let Some(slot) = self.items.get_mut(usize::from(self.len)) else {
-            return false;
+        let at = usize::from(self.len);
+        let slot = match self.few.get_mut(at) {
+            Some(slot) => Some(slot),
+            None => self.apart().get_mut(at),
         };
+        let Some(slot) = slot else { return false };
         *slot = sge;
         self.len += 1;
         true
     }
 
+    /// Room for more than a few.
+    fn apart(&mut self) -> &mut [Sge] {
+        let few = &self.few;
+        let many = self.many.get_or_insert_with(|| {
+            let mut many = Box::new([Sge::default(); Caps::SGE_LIMIT]);
+            many[..SgeList::FEW].copy_from_slice(few);
+            many
+        });
+        &mut many[..]
+    }
+
     /// The entries.
+    #[inline]
     pub fn as_slice(&self) -> &[Sge] {
-        &self.items[..usize::from(self.len)]
+        let len = usize::from(self.len);
+        match &self.many {
+            None => &self.few[..len],
+            Some(many) => &many[..len],
+        }
     }
 
     /// Sum of the lengths in bytes.
+    #[inline]
     pub fn total(&self) -> u64 {
         self.as_slice().iter().map(|s| u64::from(s.len)).sum()
     }
 }
 
-/// Inline data, copied when the request was posted.
-#[derive(Clone, Copy, Debug)]
+/// Inline data, copied when the request was posted: a little is held in place, more apart.
+#[derive(Clone, Debug)]
 pub struct InlineData {
-    bytes: [u8; Caps::INLINE_LIMIT],
+    little: [u8; InlineData::LITTLE],
+    /// All of it, if it is more than a little.
+    much: Option<Box<[u8; Caps::INLINE_LIMIT]>>,
     len: u16,
 }
 
 impl Default for InlineData {
     fn default() -> InlineData {
         InlineData {
-            bytes: [0; Caps::INLINE_LIMIT],
+            little: [0; InlineData::LITTLE],
+            much: None,
             len: 0,
         }
     }
 }
 
 impl InlineData {
+    const LITTLE: usize = 32;
+
     /// Room for `n` more bytes, to be filled by the caller; `None` if there is less.
     pub fn grow(&mut self, n: usize) -> Option<&mut [u8]> {
         let start = usize::from(self.len);
-        let room = self.bytes.get_mut(start..start.checked_add(n)?)?;
-        self.len += n as u16;
-        Some(room)
+        let end = start
+            .checked_add(n)
+            .filter(|&end| end <= Caps::INLINE_LIMIT)?;
+        self.len = end as u16;
+        if end <= InlineData::LITTLE {
+            return self.little.get_mut(start..end);
+        }
+        let little = &self.little;
+        let much = self.much.get_or_insert_with(|| {
+            let mut much = Box::new([0; Caps::INLINE_LIMIT]);
+            much[..InlineData::LITTLE].copy_from_slice(little);
+            much
+        });
+        much.get_mut(start..end)
     }
 
     /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
+        let len = usize::from(self.len);
+        match &self.much {
+            None => &self.little[..len],
+            Some(much) => &much[..len],
+        }
     }
 }
 
 /// Where the bytes of a send request are, or where those of a READ go.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Data {
     /// In registered memory.
     Sges(SgeList),
@@ -252,7 +299,7 @@ impl SendOp {
 }
 
 /// A send request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SendWqe {
     /// The application's mark.
     pub wr_id: u64,
@@ -273,7 +320,7 @@ pub struct SendWqe {
 }
 
 /// A receive request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct RecvWqe {
     /// The application's mark.
     pub wr_id: u64,

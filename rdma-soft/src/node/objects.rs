@@ -13,7 +13,8 @@ use super::event::Notice;
 use super::qp::Qp;
 use super::queue::{Poster, Posts};
 use super::srq::Srq;
-use crate::core::{CallError, CqId, Engine, Event, Queue, SrqId, XrcdId};
+use crate::core::{CallError, CqId, Engine, Event, MULTICAST_QP, Queue, SrqId, XrcdId};
+use crate::wire::Packet;
 
 /// The node's objects, by number.
 #[derive(Debug, Default)]
@@ -49,12 +50,26 @@ pub(crate) struct DomainFile {
 impl Objects {
     /// Gives all new requests to the engine.
     ///
-    /// Before every packet that comes in, too: who posted a receive and then let the peer know must
+    /// Before every packet that comes in, too: who posted a receive to an SRQ and then let the peer know must
     /// not be told that there was none.
     #[inline]
     pub(super) fn take_posts(&mut self, engine: &mut Engine) {
         if self.posts.pending() {
             self.take_pending(engine);
+        }
+    }
+
+    /// Before every packet that comes in: gives the engine the receives that the packet may need. Until then they wait where
+    /// they were posted, and cost nothing.
+    #[inline]
+    pub(super) fn take_receives(&self, engine: &mut Engine, packet: &Packet) {
+        let to = packet.bth.dest_qp;
+        if engine.lacks_receives(to) {
+            if let Some(qp) = self.qps.get(&to) {
+                qp.give_receives(engine);
+            }
+        } else if to == MULTICAST_QP {
+            self.qps.values().for_each(|qp| qp.give_receives(engine));
         }
     }
 
@@ -112,6 +127,8 @@ impl Objects {
                 Event::State { qp_num, state } => {
                     if let Some(qp) = self.qps.get(&qp_num) {
                         qp.set_state(state);
+                        // What was posted before the queues knew.
+                        qp.give(engine);
                     }
                 }
             }

@@ -98,18 +98,22 @@ impl Qp {
         reclaimed.store(seq + 1, Ordering::Release);
     }
 
-    /// Gives the staged requests to the engine, receives first. Only whoever holds the engine
-    /// calls this, so the order stays that of posting.
-    pub(super) fn give(&self, engine: &mut Engine) {
+    /// Gives the staged receives to the engine. Only whoever holds the engine calls this, so the order stays that of
+    /// posting.
+    pub(super) fn give_receives(&self, engine: &mut Engine) {
         let mut recvs = lock(&self.recv);
         if !recvs.staged.is_empty() {
             engine.post_recvs(self.num, &mut recvs.staged);
         }
-        drop(recvs);
+    }
+
+    /// Gives the staged requests to the engine, receives first. Only whoever holds the engine
+    /// calls this, so the order stays that of posting.
+    pub(super) fn give(&self, engine: &mut Engine) {
+        self.give_receives(engine);
         let mut sends = lock(&self.send);
         if !sends.staged.is_empty() {
-            engine.post_sends(self.num, &sends.staged);
-            sends.staged.clear();
+            engine.post_sends(self.num, sends.staged.drain(..));
         }
     }
 

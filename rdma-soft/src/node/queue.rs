@@ -113,6 +113,11 @@ impl<'a, W> Posting<'a, W> {
         self.queue.flushes
     }
 
+    /// Takes out the requests that the engine has not taken yet, in order. For whoever has the engine.
+    pub(super) fn staged(&mut self) -> impl Iterator<Item = W> {
+        self.queue.staged.drain(..)
+    }
+
     /// Appends a request that carries the position which [`slot`](Posting::slot) gave. `signaled`: it
     /// completes with an entry in the CQ even on success.
     pub(crate) fn push(&mut self, wqe: W, signaled: bool) {

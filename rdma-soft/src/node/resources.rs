@@ -241,6 +241,8 @@ impl Node {
             let now = driver.engine.query_qp(qp.num);
             let state = now.map_or(state, |(attr, _)| attr.qp_state);
             qp.set_state(state);
+            // What was posted before the queues knew.
+            driver.take_posts_of(qp);
             Ok(state)
         })
     }

@@ -96,12 +96,12 @@ pub(super) unsafe extern "C" fn bind_mw(
             data: Data::Sges(SgeList::new()),
             xrc_srq: 0,
         };
-        let mut wqe = request::build(soft, &parts)?;
+        let mut wqe = request::build(soft, parts)?;
         let mut queue = soft.qp.post_send();
         wqe.seq = queue.slot()?;
-        queue.push(wqe, wqe.signaled);
-        drop(queue);
-        soft.node.kick(&soft.qp);
+        let signaled = wqe.signaled;
+        queue.push(wqe, signaled);
+        soft.node.send(&soft.qp, queue);
         // SAFETY: one of ours, as found out above.
         unsafe { (*mw).rkey = wanted.rkey };
         Ok(())

@@ -34,9 +34,8 @@ pub(super) unsafe extern "C" fn post_send(
         // SAFETY: as above.
         Ok(unsafe { (*request).next })
     });
-    drop(queue);
     if accepted {
-        soft.node.kick(&soft.qp);
+        soft.node.send(&soft.qp, queue);
     }
     outcome
 }
@@ -60,15 +59,12 @@ pub(super) unsafe extern "C" fn post_recv(
         // SAFETY: not null, so it is a request of the list that ibv_post_recv(3) asks for.
         unsafe { push_recv(queue, max_sge, request, seq) }
     });
-    if accepted {
-        // With the queue still locked: whoever moves the QP to ERR tells the queue so under that lock, and
-        // looks for marks afterwards. So either it finds this mark, or the queue flushes already.
-        soft.node.mark(&soft.qp);
-    }
+    // The engine takes them when a message comes. Whoever moves the QP to ERR tells the queue so under its lock, and takes
+    // what is there afterwards: either it finds these, or the queue flushes already.
     let flushes = accepted && queue.flushes();
     drop(queue);
     if flushes {
-        soft.node.kick(&soft.qp);
+        soft.node.flush(&soft.qp);
     }
     outcome
 }

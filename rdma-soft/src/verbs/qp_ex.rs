@@ -42,7 +42,7 @@ impl Batch {
     /// Ends the request that is being built.
     fn finish(&mut self, soft: &QpObject) {
         if let Some(parts) = self.open.take() {
-            match request::build(soft, &parts) {
+            match request::build(soft, parts) {
                 Ok(wqe) => self.requests.push(wqe),
                 Err(error) => self.refuse(error),
             }
@@ -205,10 +205,10 @@ fn complete(soft: &QpObject, batch: &mut Batch) -> Result<(), CallError> {
     let mut queue = soft.qp.post_send();
     let first = queue.slots(batch.requests.len())?;
     for (seq, wqe) in (first..).zip(batch.requests.drain(..)) {
-        queue.push(SendWqe { seq, ..wqe }, wqe.signaled);
+        let signaled = wqe.signaled;
+        queue.push(SendWqe { seq, ..wqe }, signaled);
     }
-    drop(queue);
-    soft.node.kick(&soft.qp);
+    soft.node.send(&soft.qp, queue);
     for (window, rkey) in batch.windows.drain(..) {
         // SAFETY: found to be a window of ours when its request was built, and the application keeps
         // windows until the requests that bind them are done.

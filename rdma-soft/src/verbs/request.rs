@@ -267,7 +267,7 @@ const NO_SEQ: u64 = 0;
 /// atomic whose entries are not 8 bytes long in all, for numbers of more than 24 bits, and for a
 /// datagram without an address handle, with one of another protection domain or port, or with a number
 /// that does not go with the address.
-pub(super) fn build(soft: &QpObject, parts: &Parts) -> Result<SendWqe, CallError> {
+pub(super) fn build(soft: &QpObject, parts: Parts) -> Result<SendWqe, CallError> {
     check(soft, &parts.op, &parts.data, parts.xrc_srq)?;
     Ok(SendWqe {
         wr_id: parts.wr_id,

@@ -26,6 +26,8 @@ pub struct OpcodeInfo {
     pub place: Place,
     /// The headers that it carries, all of them.
     pub headers: Headers,
+    /// Bytes that these take together.
+    pub header_len: usize,
     /// It may carry payload.
     pub payload: bool,
 }
@@ -196,6 +198,7 @@ macro_rules! opcodes {
             op: Operation::$op,
             place: Place::$place,
             headers: Headers::BTH$(.union(Headers::$header))*,
+            header_len: Headers::BTH$(.union(Headers::$header))*.len(),
             payload: $payload,
         }),*];
     };

@@ -170,7 +170,10 @@ impl Packet {
     /// Bytes that [`emit_header`](Packet::emit_header) writes.
     #[inline]
     pub fn header_len(&self) -> usize {
-        self.headers().len()
+        match self.bth.opcode.info() {
+            Some(info) => info.header_len,
+            None => self.headers().len(),
+        }
     }
 
     /// Writes the headers to the front of `out` and gives their length.

@@ -37,7 +37,7 @@ impl Qp {
                     .ok()?;
             }
             Operation::Send => {
-                let sges = self.rq.taken.as_ref()?.wqe.sges;
+                let sges = &self.rq.taken.as_ref()?.wqe.sges;
                 scatter(keys, by.pd, sges.as_slice(), m.done.into(), payload).ok()?;
             }
             _ => return None,

@@ -115,6 +115,7 @@ impl Driver {
                     flow_label: ip.flow_label,
                     ..Path::new(local.port, src, local.addr.ip())
                 };
+                (self.objects).take_receives(&mut self.engine, &packet);
                 (self.engine).handle_packet_in(now, &path, &packet, memory, record.at, len)
             }
             Err(why) => {
@@ -204,6 +205,7 @@ impl Driver {
                     flow_label: received.ip.flow_label,
                     ..Path::new(local.port, src.ip(), dst.ip())
                 };
+                (self.objects).take_receives(&mut self.engine, &packet);
                 self.engine.handle_packet(now, &path, &packet, payload);
             }
             Err(why) => self.engine.refuse(refusal(why)),
@@ -263,6 +265,7 @@ impl Driver {
             } else if !by_bytes && self.is_ours(packet.src) && self.is_ours(packet.dst) {
                 self.counters.self_packets += 1;
                 self.take_posts();
+                (self.objects).take_receives(&mut self.engine, &packet.packet);
                 self.engine.loopback(now, &packet);
                 let more = self.engine.loopback_middle(now, &packet, most - count);
                 self.counters.self_packets += u64::from(more);
@@ -328,6 +331,7 @@ impl Driver {
             // and its memory gone. The kernel loops it back to them, too, but what comes from an own
             // address is ignored then.
             self.take_posts();
+            (self.objects).take_receives(&mut self.engine, &packet.packet);
             self.engine.loopback(now, packet);
         }
         let way = self.way(packet);
