@@ -74,19 +74,44 @@ impl Qp<Ud> {
         qkey: QKey,
         options: PathOptions,
     ) -> Result<Endpoint, ActivateError> {
-        let mut here = self.describe(gid.into(), options)?;
+        let here = self.activate_begin(gid.into(), qkey, options)?;
+        self.activate_receiving()?;
+        self.activate_sending()?;
+        Ok(here)
+    }
+
+    /// [`Qp::activate`] as far as INIT, where receives can be posted.
+    pub(crate) fn activate_begin(
+        &mut self,
+        gid: GidEntry,
+        qkey: QKey,
+        options: PathOptions,
+    ) -> Result<Endpoint, ActivateError> {
+        let mut here = self.describe(gid, options)?;
         here.qkey = Some(qkey);
         self.make(&ToInitUd {
             port: here.port,
             pkey_index: options.pkey_index,
             qkey: qkey.get(),
         })?;
-        self.make(&ToRtrUd)?;
-        self.make(&ToRtsUd { sq_psn: here.psn })?;
         if let Some(told) = self.told() {
             told.set_here(here.clone());
         }
         Ok(here)
+    }
+
+    /// On to RTR.
+    pub(crate) fn activate_receiving(&mut self) -> Result<(), ActivateError> {
+        self.make(&ToRtrUd)?;
+        Ok(())
+    }
+
+    /// On to RTS.
+    pub(crate) fn activate_sending(&mut self) -> Result<(), ActivateError> {
+        if let Some(sq_psn) = self.told().as_ref().map(|told| told.here().psn) {
+            self.make(&ToRtsUd { sq_psn })?;
+        }
+        Ok(())
     }
 
     /// This QP's own Q_Key as its last modify has set it. It is named in requests, and not left to the device by the high bit:

@@ -1,5 +1,6 @@
 //! The state machine over a real Queue Pair, a real clock and a real channel.
 
+mod begin;
 mod device;
 mod steps;
 
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use rdma_core_sys::{IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR};
 
 use super::meeting::Sign;
-use super::probes::{Probes, is_heartbeat};
+use super::probes::{HEARTBEAT, Probes, heartbeat};
 use super::wake::Wake;
 use super::{Event, Ledger, Meeting, Message, Options, Proof, Report, Supervisor, Why};
 use crate::buffer::Buffer;
@@ -23,8 +24,7 @@ use crate::errno::Errno;
 use crate::fd;
 use crate::gid::GidEntry;
 use crate::mr::MrSlice;
-use crate::pd::Access;
-use crate::qp::{Connecting, Fate, Negotiated, Op, PostError, PostFlags, Qp, Rc};
+use crate::qp::{Fate, Op, PostError, PostFlags, Qp, Rc, RecvQueue};
 use crate::wr_id::QueueKind;
 
 /// How often the channel and the device's events are looked at while the connection is up and busy.
@@ -41,7 +41,7 @@ pub enum Happened<C> {
     Done(Message<C>),
     /// A message of the peer's arrived, or a WRITE with immediate data.
     Received(Completion),
-    /// A heartbeat of the peer's took this receive, where the transport acknowledges nothing: post it again.
+    /// A probe of the peer's or the answer to one took this receive, where the transport acknowledges nothing: post it again.
     Heartbeat(Completion),
     /// A step in the life of the connection.
     Event(Event),
@@ -64,7 +64,7 @@ pub enum SuperviseError {
     OtherCq,
     /// The QP lets peers write nothing, so it would refuse probes, and end the connection by that.
     #[error(
-        "the QP was made without Access::REMOTE_WRITE, which probes need: a region's own rights still decide who may write to it"
+        "the QP, or the XRC target, was made without Access::REMOTE_WRITE, which probes need: a region's own rights still decide who may write to it"
     )]
     NoRemoteWrite,
     /// The port does not exist, or cannot be asked.
@@ -122,67 +122,12 @@ pub struct Supervised<C = u64, T: Probes = Rc> {
     why: Option<Why>,
     gid: Option<GidEntry>,
     there: Option<Peer>,
-    agreed: Option<Negotiated>,
+    beside: T::Beside,
     removed: bool,
     wake: Wake,
 }
 
 impl<C, T: Probes> Supervised<C, T> {
-    /// Supervises `qp`, all of whose completions go to `cq`, which has a channel. The connection is made by
-    /// [`Supervised::poll`] and its like, as one that is lost is made anew.
-    ///
-    /// `receives` posts the receives that a life begins with, when the Queue Pair is in INIT. What it posts by
-    /// [`Qp::recv_buffer`] goes back to its pool when a life ends.
-    ///
-    /// # Errors
-    /// The CQ has no channel or is not that of the QP, the QP lets peers write nothing, the port cannot be queried, or the system has no descriptors left.
-    pub fn new(
-        device: &Device,
-        (qp, cq): (Qp<T>, Cq),
-        meeting: impl Meeting + 'static,
-        options: Options,
-        receives: impl FnMut(&mut Qp<T>) -> Result<(), PostError> + Send + 'static,
-    ) -> Result<Self, SuperviseError> {
-        if qp.cq_ids() != (cq.id(), cq.id()) {
-            return Err(SuperviseError::OtherCq);
-        }
-        if T::PROOF == Proof::Process && !qp.access().contains(Access::REMOTE_WRITE) {
-            return Err(SuperviseError::NoRemoteWrite);
-        }
-        let channel = cq.event_fd().ok_or(SuperviseError::NoChannel)?;
-        fd::set_nonblocking(device.event_fd())?;
-        let wake = Wake::new(&[channel, device.event_fd()])?;
-        let mut seed = [0; 8];
-        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
-            .map_err(Errno::from)?;
-        let seed = u64::from_ne_bytes(seed);
-        let machine = Supervisor::new(&options, T::PROOF, seed, Duration::ZERO);
-        let mut supervised = Supervised {
-            qp,
-            cq,
-            device: device.clone(),
-            meeting: Box::new(meeting),
-            receives: Box::new(receives),
-            options,
-            machine,
-            ledger: Ledger::new(),
-            happened: VecDeque::new(),
-            origin: Instant::now(),
-            look_at: Duration::ZERO,
-            ending: None,
-            why: None,
-            gid: None,
-            there: None,
-            agreed: None,
-            removed: false,
-            wake,
-        };
-        let up = supervised.port_is_up().map_err(SuperviseError::Port)?;
-        supervised.machine.port(Duration::ZERO, up);
-        supervised.act(Duration::ZERO);
-        Ok(supervised)
-    }
-
     /// Whether requests can be posted now.
     pub fn is_up(&self) -> bool {
         self.machine.is_up()
@@ -206,6 +151,11 @@ impl<C, T: Probes> Supervised<C, T> {
     /// Requests under way, probes included.
     pub fn under_way(&self) -> usize {
         self.ledger.len()
+    }
+
+    /// What a probe proves of the peer, on this transport.
+    pub fn proof(&self) -> Proof {
+        T::PROOF
     }
 
     /// Within which time the death of an idle peer is noticed; see [`Options::notices_within`].
@@ -260,7 +210,10 @@ impl<C, T: Probes> Supervised<C, T> {
     ///
     /// # Errors
     /// There is no connection at present (each life begins with receives of its own), or the Queue Pair did not take it.
-    pub fn recv<'m>(&mut self, local: impl AsRef<[MrSlice<'m>]>) -> Result<Ticket, NotPosted> {
+    pub fn recv<'m>(&mut self, local: impl AsRef<[MrSlice<'m>]>) -> Result<Ticket, NotPosted>
+    where
+        T: RecvQueue,
+    {
         if !self.machine.is_up() {
             return Err(NotPosted::Down);
         }
@@ -269,11 +222,35 @@ impl<C, T: Probes> Supervised<C, T> {
         Ok(ticket)
     }
 
+    /// Posts a receive and keeps a number beside it, see [`Qp::recv_with`]; [`Cq::context`] of [`Supervised::cq`] has it until the
+    /// next receive is posted.
+    ///
+    /// # Errors
+    /// As [`Supervised::recv`].
+    pub fn recv_with<'m>(
+        &mut self,
+        context: u64,
+        local: impl AsRef<[MrSlice<'m>]>,
+    ) -> Result<Ticket, NotPosted>
+    where
+        T: RecvQueue,
+    {
+        if !self.machine.is_up() {
+            return Err(NotPosted::Down);
+        }
+        let ticket = self.qp.recv_with(context, local)?;
+        self.qp.ring()?;
+        Ok(ticket)
+    }
+
     /// Posts a receive into a buffer, see [`Qp::recv_buffer`]. While there is no connection the buffer goes back to its pool.
     ///
     /// # Errors
     /// As [`Supervised::recv`].
-    pub fn recv_buffer(&mut self, buffer: Buffer) -> Result<Ticket, NotPosted> {
+    pub fn recv_buffer(&mut self, buffer: Buffer) -> Result<Ticket, NotPosted>
+    where
+        T: RecvQueue,
+    {
         if !self.machine.is_up() {
             return Err(NotPosted::Down);
         }
@@ -422,18 +399,23 @@ impl<C, T: Probes> Supervised<C, T> {
                 (self.ledger).completed(&done.ticket, (fate, before), how, tell);
                 drop(self.qp.take_buffer(done));
                 match outcome {
-                    Ok(_) if T::PROOF != Proof::Heartbeat => self.machine.heard(at),
+                    Ok(_) if T::PROOF != Proof::Echo => self.machine.heard(at),
                     Ok(_) => {}
                     Err(failure) => self.failed(at, failure),
                 }
             }
             (_, Ok(success)) => {
-                self.machine.heard(at);
-                self.happened
-                    .push_back(match is_heartbeat(T::PROOF, &success) {
-                        true => Happened::Heartbeat(*done),
-                        false => Happened::Received(*done),
-                    });
+                let heartbeat = heartbeat(T::PROOF, &success);
+                if T::is_of_peer(&self.beside, &success) {
+                    match heartbeat {
+                        Some(HEARTBEAT) => self.machine.asked(at),
+                        _ => self.machine.heard(at),
+                    }
+                }
+                self.happened.push_back(match heartbeat {
+                    Some(_) => Happened::Heartbeat(*done),
+                    None => Happened::Received(*done),
+                });
             }
             (_, Err(failure)) => {
                 drop(self.qp.take_buffer(done));

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use rdma_core_sys::{ibv_event_type, ibv_wc_status};
 
+use super::Proof;
+
 /// Why a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -77,6 +79,8 @@ pub enum Event {
         attempt: u32,
         /// How long there was no connection.
         after: Duration,
+        /// What will be known of the peer while it is idle.
+        proof: Proof,
     },
     /// Nobody is looked for any more: see [`Options::give_up`](super::Options::give_up).
     GaveUp {
@@ -112,8 +116,16 @@ impl fmt::Display for Event {
                     None => Ok(()),
                 }
             }
-            Event::Recovered { attempt, after } => {
-                write!(f, "connected by attempt {attempt}, after {after:?}")
+            Event::Recovered {
+                attempt,
+                after,
+                proof,
+            } => {
+                write!(f, "connected by attempt {attempt}, after {after:?}")?;
+                match proof {
+                    Proof::Node => write!(f, "; {proof}"),
+                    _ => Ok(()),
+                }
             }
             Event::GaveUp { after, because } => {
                 write!(f, "gave up after {after:?}")?;
@@ -154,6 +166,8 @@ pub enum Action {
     Finish,
     /// Probe the peer; answered by [`probed`](super::Supervisor::probed).
     Probe,
+    /// Answer a probe of the peer's, if there is room for it.
+    Answer,
     /// Tell the application.
     Tell(Event),
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::options::{Options, Proof};
+use super::options::{Options, Proof, TRIES};
 use super::{Action, Event, Why};
 
 /// First byte of a message: the sender's record follows.
@@ -97,6 +97,8 @@ pub struct Supervisor {
     /// The peer's record, and whether it is ready, in the present channel.
     theirs: Option<Vec<u8>>,
     theirs_ready: bool,
+    /// When to join, once both records are there.
+    join_at: Option<Duration>,
     port_up: bool,
     /// When something was heard last.
     heard: Duration,
@@ -104,6 +106,8 @@ pub struct Supervisor {
     probe_at: Duration,
     /// A probe is under way, since then.
     probe: Option<Duration>,
+    /// Probes that were asked for since something was heard.
+    tries: u32,
     told_silent: bool,
     removed: bool,
     actions: VecDeque<Action>,
@@ -123,10 +127,12 @@ impl Supervisor {
             channel: false,
             theirs: None,
             theirs_ready: false,
+            join_at: None,
             port_up: true,
             heard: now,
             probe_at: now,
             probe: None,
+            tries: 0,
             told_silent: false,
             removed: false,
             actions: VecDeque::new(),
@@ -153,17 +159,14 @@ impl Supervisor {
     /// When [`Supervisor::handle_timeout`] is to be called.
     pub fn next_timeout(&self) -> Option<Duration> {
         match self.state {
-            State::Waiting { until }
-            | State::Seeking { until }
-            | State::Swapping { until, .. }
-            | State::Barrier { until } => Some(until),
-            State::Up if !self.port_up => None,
-            State::Up if self.proof == Proof::Heartbeat => {
-                Some(self.probe_at.min(self.heard + self.answer_within()))
+            State::Waiting { until } | State::Seeking { until } | State::Barrier { until } => {
+                Some(until)
             }
+            State::Swapping { until, .. } => Some(self.join_at.map_or(until, |at| at.min(until))),
+            State::Up if !self.port_up => None,
             State::Up => Some(match self.probe {
-                Some(since) => since + self.answer_within(),
-                None => self.probe_at,
+                Some(since) if self.proof != Proof::Echo => since + self.answer_within(),
+                _ => self.probe_at,
             }),
             State::PortDown => self.options.give_up.map(|limit| self.lost + limit),
             State::Ending | State::Over => None,
@@ -187,6 +190,10 @@ impl Supervisor {
                 self.actions.push_back(Action::Seek);
             }
             State::Seeking { .. } => self.attempt_failed(now, "the peer was not found in time"),
+            State::Swapping { .. } if self.join_at.is_some_and(|at| at <= now) => {
+                self.join_at = None;
+                self.join();
+            }
             State::Swapping { .. } => self.attempt_failed(now, "the peer did not tell its record"),
             State::Barrier { .. } => self.attempt_failed(now, "the peer did not get ready"),
             State::Up => self.silence(now),
@@ -198,14 +205,16 @@ impl Supervisor {
     /// Nothing was heard for some time.
     fn silence(&mut self, now: Duration) {
         let dead = match self.proof {
-            Proof::Heartbeat => self.heard + self.answer_within() <= now,
+            // Counted, so that who was kept from looking blames nobody else for it.
+            Proof::Echo => self.tries == TRIES,
             _ => self.probe.is_some(),
         };
         if dead {
             return self.down(now, Why::Silent);
         }
         // If nothing comes of this one, it is asked for again.
-        self.probe_at = now + self.options.probe;
+        self.tries += 1;
+        self.probe_at = now + self.options.probe_again(self.proof);
         self.actions.push_back(Action::Probe);
     }
 
@@ -216,8 +225,12 @@ impl Supervisor {
         }
         let lasts = now.saturating_sub(self.heard);
         match probed {
-            // Heartbeats are sent all the time.
-            _ if self.proof == Proof::Heartbeat => {}
+            // One of several: the first is told.
+            _ if self.proof == Proof::Echo => {
+                if self.tries == 1 {
+                    self.tell(Event::Probing);
+                }
+            }
             Probed::Posted => {
                 self.probe = Some(now);
                 self.tell(Event::Probing);
@@ -234,10 +247,20 @@ impl Supervisor {
     /// Something proves that the peer was there: an acknowledged request, or a message of the peer's.
     pub fn heard(&mut self, now: Duration) {
         if self.state == State::Up {
-            (self.heard, self.probe, self.told_silent) = (now, None, false);
-            if self.proof != Proof::Heartbeat {
-                self.probe_at = now + self.options.probe;
-            }
+            self.alive(now);
+        }
+    }
+
+    fn alive(&mut self, now: Duration) {
+        (self.heard, self.probe, self.told_silent) = (now, None, false);
+        (self.tries, self.probe_at) = (0, now + self.options.probe);
+    }
+
+    /// A probe of the peer's came that the transport does not acknowledge: it is to be answered.
+    pub fn asked(&mut self, now: Duration) {
+        if self.state == State::Up {
+            self.heard(now);
+            self.actions.push_back(Action::Answer);
         }
     }
 
@@ -356,16 +379,29 @@ impl Supervisor {
             until: now + self.options.step,
             told: false,
         };
+        self.join_at = None;
         self.actions.push_back(Action::Describe);
     }
 
     /// [`Action::Describe`] gave this record.
-    pub fn described(&mut self, _now: Duration, record: &[u8]) {
+    pub fn described(&mut self, now: Duration, record: &[u8]) {
         if let State::Swapping { told, .. } = &mut self.state {
             *told = true;
             let hello = [&[HELLO, VERSION], record].concat();
             self.actions.push_back(Action::Send(hello));
-            self.join();
+            self.swapped(now);
+        }
+    }
+
+    /// One of the two records is there.
+    fn swapped(&mut self, now: Duration) {
+        match self.proof {
+            // Where nothing tells packets of a former life from others, those on the way are waited for.
+            Proof::Echo if matches!(self.state, State::Swapping { told: true, .. }) => {
+                self.join_at = self.theirs.as_ref().map(|_| now + self.options.settle);
+            }
+            Proof::Echo => {}
+            _ => self.join(),
         }
     }
 
@@ -383,7 +419,7 @@ impl Supervisor {
         match (message, &self.theirs) {
             ([HELLO, VERSION, record @ ..], None) => {
                 self.theirs = Some(record.to_vec());
-                self.join();
+                self.swapped(now);
             }
             ([READY, VERSION, ..], Some(_)) if !self.theirs_ready => {
                 self.theirs_ready = true;
@@ -407,6 +443,11 @@ impl Supervisor {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn join_due(&self) -> Option<Duration> {
+        self.join_at
+    }
+
     /// [`Action::Join`] is done.
     pub fn joined(&mut self, now: Duration) {
         if matches!(self.state, State::Swapping { .. }) {
@@ -424,11 +465,15 @@ impl Supervisor {
             return;
         }
         self.state = State::Up;
-        (self.heard, self.probe, self.told_silent) = (now, None, false);
-        self.probe_at = now + self.options.probe;
+        self.alive(now);
         let (attempt, after) = (self.attempt.max(1), now.saturating_sub(self.lost));
         (self.attempt, self.because) = (0, None);
-        self.tell(Event::Recovered { attempt, after });
+        let proof = self.proof;
+        self.tell(Event::Recovered {
+            attempt,
+            after,
+            proof,
+        });
     }
 
     /// The channel broke, or none could be had.
@@ -453,7 +498,8 @@ impl Supervisor {
         match self.state {
             // What waits longer than it may ends by itself; whether the rest has survived, a probe will tell.
             State::Up if up => {
-                (self.heard, self.probe, self.probe_at) = (now, None, now);
+                self.alive(now);
+                self.probe_at = now;
             }
             State::PortDown if up => self.plan(now, Duration::ZERO),
             State::Waiting { .. } | State::Seeking { .. } if !up => {
@@ -509,6 +555,7 @@ impl Supervisor {
 
     fn leave(&mut self) {
         (self.channel, self.theirs, self.theirs_ready) = (false, None, false);
+        self.join_at = None;
         self.actions.push_back(Action::Leave);
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A Queue Pair whose peer is gone stays in RTS for as long as nobody sends; one that has failed stays in ERR until somebody
 //! resets it, and everything that was under way has to be sorted out first. [`Supervised`] does all that for a Queue Pair, and
-//! tells what happens:
+//! tells what happens. It takes RC, UC, UD and XRC:
 //!
 //! ```
 //! use rdma_qp::supervise::{self, Event, Happened, Options, Supervised};
@@ -74,16 +74,27 @@
 //! | what happens | how it is noticed | within |
 //! |---|---|---|
 //! | the peer's process ends, or its end has failed | its channel closes | a round trip |
-//! | the peer is silent, requests under way | the device gives up | 4 x [`Timing::budget`](crate::Timing::budget) |
+//! | the peer is silent, requests under way on RC or XRC | the device gives up | 4 x [`Timing::budget`](crate::Timing::budget) |
 //! | the peer is silent, nothing under way | a probe is not answered | [`Options::notices_within`] |
 //! | the peer was restarted | it comes anew | at once |
 //!
-//! A probe on RC is an RDMA WRITE of no bytes: it takes no receive, and no part in what the peer sees. It proves that the
-//! peer's Queue Pair is there, which ends with its process. On XRC the same request is answered by the target, which lives as
-//! long as any process of its node holds it, so it proves the node and not the process ([`Proof::Node`]); the
-//! mesh of `rdma-xrc` therefore asks each process by datagrams. On UC and UD nothing is acknowledged: what proves a
-//! peer is a message of its own. [`Supervised`] takes RC and UC; on UC both ends send heartbeats, each of which takes a receive
-//! ([`Happened::Heartbeat`]).
+//! What a probe is, and what it proves ([`Proof`]):
+//!
+//! | transport | a probe is | it proves | a receive |
+//! |---|---|---|---|
+//! | RC | an RDMA WRITE of no bytes | the peer's process, with which its Queue Pair ends | takes none |
+//! | XRC | the same, answered by the target | the peer's node: a target lives as long as any process holds it | takes none |
+//! | UC, UD | a message, which the peer's supervisor answers | that the peer's process polls | takes one at each end |
+//!
+//! On UC and UD nothing is acknowledged, and a probe may be lost: five are sent before silence counts. Post the receives that
+//! [`Happened::Heartbeat`] tells again, as those of messages, and have some more of them than messages need.
+//!
+//! On UD a connection is one of the application's idea: two Queue Pairs that send to each other ([`Supervised::destination`]).
+//! Each life has a Q_Key of its own, drawn at random, so what was sent in a former life, or by somebody else, does not get in.
+//!
+//! On XRC each end is an initiator and a target ([`Supervised::over_xrc`]); the receives stay the application's, in its SRQ. That
+//! the peer's process has ended is told by its channel alone; where a channel may stay open behind a process, let each process
+//! be asked by messages, as the mesh of `rdma-xrc` does.
 //!
 //! # How a connection is made anew
 //!
@@ -91,7 +102,8 @@
 //! those that were not done, or of which nobody can know: by ticket, and by what the application gave along. Nothing is ever
 //! posted again by itself. Then both ends meet: one connects, with waits that grow ([`Backoff`]), the other listens, whichever
 //! of them was restarted. They swap fresh records over a new channel ([`Meeting`]), go to RTR with their receives posted, tell each
-//! other so, and go to RTS.
+//! other so, and go to RTS. Nothing of a former life gets into the next: on RC and XRC by the PSNs, on UD by the Q_Key, and on UC,
+//! which has neither, because an end takes nothing for a while before ([`Options::settle`]).
 //!
 //! Remote addresses and keys of a process that was restarted are others: ask [`Supervised::peer`] after each
 //! [`Event::Recovered`].
@@ -129,7 +141,7 @@ pub use ledger::{Ledger, Message, Report};
 pub use machine::{Probed, Supervisor};
 pub use meeting::{Connect, Listen, Meeting, Sign, connect, listen};
 pub use options::{Backoff, Options, Proof};
-pub use probes::{HEARTBEAT, Probes};
+pub use probes::{HEARTBEAT, HEARTBEAT_ANSWER, Probes};
 #[cfg(feature = "tokio")]
 pub use tokio::AsyncSupervised;
 pub(crate) use wake::Wake;

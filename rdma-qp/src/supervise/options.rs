@@ -1,5 +1,6 @@
 //! How a supervised connection is kept alive, and within which time it notices what.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::endpoint::RemoteRegion;
@@ -9,8 +10,8 @@ use crate::units::Timing;
 /// A device may take four times as long as it is told until it gives up (`ibv_modify_qp(3)`, `timeout`).
 const DEVICE_SLACK: u32 = 4;
 
-/// Heartbeats that may be missed where nothing is acknowledged.
-const MISSED: u32 = 3;
+/// Probes within one interval, where nothing is acknowledged and each of them may be lost.
+pub(super) const TRIES: u32 = 5;
 
 /// How long is waited before the next attempt to meet the peer: `first`, then twice as long each time, at most `most`; and of
 /// that a part that is drawn, so that many ends that lost one peer do not come back all at once.
@@ -60,10 +61,22 @@ impl Backoff {
 pub enum Proof {
     /// RC: a zero-length RDMA WRITE is acknowledged by the peer's Queue Pair, which dies with its process. It takes no receive.
     Process,
-    /// XRC: it is acknowledged by the target, which lives as long as any process of the node holds it.
+    /// XRC: it is acknowledged by the target, which lives as long as any process of the node holds it. So it proves the peer's
+    /// node; that its process is there, the channel says, and messages of its own.
     Node,
-    /// UC: nothing is acknowledged, so both ends send heartbeats, and each listens for those of the other.
-    Heartbeat,
+    /// UC and UD: nothing is acknowledged, so a probe is a message, which takes a receive, and the peer's supervisor answers
+    /// with another. It proves that the peer's program is there and polls, which is more than the others prove.
+    Echo,
+}
+
+impl fmt::Display for Proof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Proof::Process => "a probe proves the peer's process",
+            Proof::Node => "a probe proves the peer's node, not its process",
+            Proof::Echo => "a probe proves that the peer's process polls",
+        })
+    }
 }
 
 /// How a connection is supervised.
@@ -83,6 +96,10 @@ pub struct Options {
     pub backoff: Backoff,
     /// How long one attempt may take, from the beginning of a step to its end. 5 s if not set.
     pub step: Duration,
+    /// How long an end on UC or UD takes no messages before a new life: longer than packets are on the way. A Queue Pair of UC
+    /// takes whatever comes to its number, so one of a former life would get into the new one; on UD the Q_Key keeps it out as
+    /// well. 10 ms if not set.
+    pub settle: Duration,
     /// After so long without a connection no further attempt is made. `None`, which is usual: never.
     pub give_up: Option<Duration>,
 }
@@ -97,6 +114,7 @@ impl Default for Options {
             probe: Duration::from_secs(1),
             backoff: Backoff::default(),
             step: Duration::from_secs(5),
+            settle: Duration::from_millis(10),
             give_up: None,
         }
     }
@@ -105,19 +123,29 @@ impl Default for Options {
 impl Options {
     /// How long an answer may be missing until the peer counts as dead, though the device has not said so.
     pub fn answer_within(&self, proof: Proof) -> Duration {
-        if proof == Proof::Heartbeat {
-            return self.probe.saturating_mul(MISSED);
+        if proof == Proof::Echo {
+            return self.probe;
         }
         // Repetitions for ever are no reason to wait for ever: a probe stands behind nothing that needs a receive.
         let budget = self.timing.budget().or(Timing::default().budget());
         budget.unwrap_or_default().saturating_mul(DEVICE_SLACK)
     }
 
+    /// When a probe of which nothing has come is posted again. Where each may be lost, several are, until the peer counts as dead.
+    pub(super) fn probe_again(&self, proof: Proof) -> Duration {
+        match proof {
+            // Never without a pause.
+            Proof::Echo => (self.probe / TRIES).max(Duration::from_micros(1)),
+            _ => self.probe,
+        }
+    }
+
     /// Within which time the death of an idle peer is noticed: one probe interval, and what its answer may take.
     ///
     /// It holds while the application polls and the port is up. A peer whose process ends is noticed earlier, because its
     /// channel closes. With requests under way it is the device that tells, within the second part, unless
-    /// [`Timing::budget`] is for ever.
+    /// [`Timing::budget`] is for ever. On UC and UD it is two probe intervals, during the second of which five probes are sent;
+    /// choose it well above the round trip, and above the time for which the peer's program may not poll.
     ///
     /// ```
     /// use rdma_qp::supervise::{Options, Proof};

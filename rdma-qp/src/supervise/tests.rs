@@ -49,6 +49,9 @@ fn raise(supervisor: &mut Supervisor, now: Duration) {
     supervisor.met(now);
     supervisor.described(now, b"o");
     supervisor.message(now, HELLO);
+    if let Some(due) = supervisor.join_due() {
+        supervisor.handle_timeout(due);
+    }
     supervisor.joined(now);
     supervisor.message(now, READY);
     supervisor.finished(now);
@@ -240,23 +243,72 @@ fn giving_up_is_for_who_asks_for_it() {
 }
 
 #[test]
-fn heartbeats_are_sent_all_the_time_and_missed_after_three() {
-    let mut supervisor = begin(&options(), Proof::Heartbeat);
+fn where_nothing_is_acknowledged_five_probes_go_unanswered_before_the_end() {
+    let options = options();
+    let mut supervisor = begin(&options, Proof::Echo);
     raise(&mut supervisor, at(0));
-    for beat in 1..5 {
-        supervisor.heard(at(100 * beat - 10));
-        supervisor.handle_timeout(at(100 * beat));
+    // An idle peer that answers is probed once in a while.
+    for turn in 0..3 {
+        let due = at(100 + 110 * turn);
+        assert_eq!(supervisor.next_timeout(), Some(due));
+        supervisor.handle_timeout(due);
         assert_eq!(actions(&mut supervisor), [Action::Probe]);
-        supervisor.probed(at(100 * beat), Probed::Posted);
+        supervisor.probed(due, Probed::Posted);
+        assert_eq!(events(&mut supervisor), [Event::Probing]);
+        supervisor.heard(due + at(10));
     }
-    // Heard last at 390.
-    for beat in [500, 600] {
-        supervisor.handle_timeout(at(beat));
-        assert_eq!(actions(&mut supervisor), [Action::Probe]);
+    // Heard last at 330.
+    let mut probes = Vec::new();
+    while supervisor.is_up() {
+        let due = supervisor.next_timeout().unwrap();
+        supervisor.handle_timeout(due);
+        if supervisor.next_action() == Some(Action::Probe) {
+            probes.push(due);
+            supervisor.probed(due, Probed::Behind);
+            actions(&mut supervisor);
+        } else {
+            let within = options.notices_within(Proof::Echo);
+            assert_eq!((due, within), (at(330) + within, at(200)));
+        }
     }
-    assert_eq!(supervisor.next_timeout(), Some(at(690)));
-    supervisor.handle_timeout(at(690));
-    assert!(events(&mut supervisor).contains(&Event::Dead { why: Why::Silent }));
+    assert_eq!(probes, [430, 450, 470, 490, 510].map(at));
+}
+
+/// What of a former life is on the way finds nobody.
+#[test]
+fn where_lives_cannot_be_told_apart_the_new_one_waits_a_while() {
+    for (proof, waits) in [(Proof::Echo, true), (Proof::Process, false)] {
+        let mut supervisor = begin(&options(), proof);
+        supervisor.met(at(5));
+        supervisor.described(at(5), b"o");
+        supervisor.message(at(7), HELLO);
+        let joins = Action::Join(b"t".to_vec());
+        assert_eq!(
+            actions(&mut supervisor).contains(&joins),
+            !waits,
+            "{proof:?}"
+        );
+        if waits {
+            assert_eq!(supervisor.next_timeout(), Some(at(7) + options().settle));
+            supervisor.handle_timeout(at(7) + options().settle);
+            assert_eq!(actions(&mut supervisor), [joins]);
+        }
+        // The step has its limit all the same.
+        supervisor.handle_timeout(at(5) + options().step);
+        supervisor.ended(at(2000));
+        assert!(!supervisor.is_up());
+    }
+}
+
+#[test]
+fn a_probe_of_the_peers_is_answered_and_is_a_sign_of_life() {
+    let mut supervisor = begin(&options(), Proof::Echo);
+    supervisor.asked(at(1));
+    assert!(!actions(&mut supervisor).contains(&Action::Answer));
+    raise(&mut supervisor, at(2));
+    supervisor.asked(at(50));
+    assert_eq!(actions(&mut supervisor), [Action::Answer]);
+    assert_eq!(supervisor.next_timeout(), Some(at(150)));
 }
 
 #[test]

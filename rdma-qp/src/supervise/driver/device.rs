@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rdma_core_sys::{
     IBV_EVENT_DEVICE_FATAL, IBV_EVENT_GID_CHANGE, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR,
-    IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR, IBV_QPS_ERR,
+    IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR,
 };
 
 use super::{Happened, Supervised};
@@ -18,7 +18,7 @@ impl<C, T: Probes> Supervised<C, T> {
                 Ok(None) => break,
                 Ok(Some(event)) => {
                     // What concerns all connections of the device is told to all.
-                    let of_this_qp = matches!(event, AsyncEvent::Qp { qp_num, .. } if qp_num == self.qp.qp_num());
+                    let of_this_qp = matches!(event, AsyncEvent::Qp { qp_num, .. } if self.has_failed(qp_num).is_some());
                     self.note(at, &event);
                     if !of_this_qp {
                         self.happened.push_back(Happened::Device(event));
@@ -43,13 +43,13 @@ impl<C, T: Probes> Supervised<C, T> {
                 IBV_EVENT_GID_CHANGE if self.has_lost_gid() => self.machine.gid_changed(at),
                 _ => return,
             },
-            AsyncEvent::Qp { kind, qp_num } if qp_num == self.qp.qp_num() => {
+            AsyncEvent::Qp { kind, qp_num } => {
                 let is_fatal = matches!(
                     kind,
                     IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR
                 );
                 // The event may be of a life that has ended.
-                if is_fatal && self.is_in_error() {
+                if is_fatal && self.has_failed(qp_num) == Some(true) {
                     self.machine.down(at, Why::Event(kind));
                 }
             }
@@ -61,8 +61,9 @@ impl<C, T: Probes> Supervised<C, T> {
         self.act(at);
     }
 
-    fn is_in_error(&self) -> bool {
-        self.qp.state().is_ok_and(|state| state == IBV_QPS_ERR)
+    /// `None`: that is no Queue Pair of this end.
+    fn has_failed(&self, qp_num: u32) -> Option<bool> {
+        T::has_failed(&self.qp, &self.beside, qp_num)
     }
 
     pub(super) fn device_removed(&mut self, at: Duration) {

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::{FLUSH, Happened, Supervised};
 use crate::account::Operation;
-use crate::endpoint::{Peer, encode};
 use crate::gid::GidEntry;
-use crate::qp::{Connected, DrainProblem, Fate, ToReset};
-use crate::supervise::{Action, Event, Probed, Probes, Proof};
+use crate::qp::{DrainProblem, Fate, Qp};
+use crate::supervise::probes::Own;
+use crate::supervise::{Action, Event, Options, Probed, Probes, Proof};
 use crate::wr_id::QueueKind;
 
 impl<C, T: Probes> Supervised<C, T> {
@@ -19,6 +19,7 @@ impl<C, T: Probes> Supervised<C, T> {
                 Action::Leave => self.meeting.leave(),
                 Action::End => {
                     self.ending = Some(at);
+                    T::end(&mut self.beside);
                     self.go_on_ending(at);
                 }
                 Action::Describe => match self.describe() {
@@ -35,12 +36,17 @@ impl<C, T: Probes> Supervised<C, T> {
                     Err(why) => self.machine.failed(at, why),
                 },
                 Action::Finish => match self.finish() {
-                    Ok(_) => self.machine.finished(at),
+                    Ok(()) => self.machine.finished(at),
                     Err(why) => self.machine.failed(at, why),
                 },
                 Action::Probe => {
                     let probed = self.probe();
                     self.machine.probed(at, probed);
+                }
+                Action::Answer => {
+                    if let Some(ticket) = T::answer(&mut self.qp, &self.beside) {
+                        self.ledger.posted(ticket, None, true);
+                    }
                 }
                 Action::Tell(event) => {
                     tracing::info!(qp = ?self.qp, "{event}");
@@ -92,40 +98,38 @@ impl<C, T: Probes> Supervised<C, T> {
     }
 
     fn describe(&mut self) -> Result<Vec<u8>, String> {
-        self.qp.to(ToReset).map_err(|error| error.to_string())?;
         let port = self.device.port(self.options.port);
         let gid = port.map_err(|error| error.to_string())?.best_gid();
         let gid = GidEntry::from(gid.map_err(|error| error.to_string())?);
         self.gid = Some(gid);
-        let here = self.qp.endpoint_with(gid, self.options.path);
-        let here = here.map_err(|error| error.to_string())?;
-        encode(&here, &self.options.offered).map_err(|error| error.to_string())
+        let Options { path, offered, .. } = &self.options;
+        let (path, offered) = (*path, &offered[..]);
+        let own = Own { gid, path, offered };
+        T::describe(&mut self.qp, &mut self.beside, &own)
     }
 
     fn join(&mut self, record: &[u8]) -> Result<(), String> {
-        let there = Peer::decode(record).map_err(|error| error.to_string())?;
-        self.qp.init().map_err(|error| error.to_string())?;
-        let posted = (self.receives)(&mut self.qp).and_then(|()| self.qp.ring());
-        posted.map_err(|error| format!("the receives could not be posted: {error}"))?;
-        let agreed = self.qp.connect_begin(&there, self.options.timing);
-        self.agreed = Some(agreed.map_err(|error| error.to_string())?);
-        self.there = Some(there);
+        let receives = &mut self.receives;
+        let mut post = |qp: &mut Qp<T>| {
+            let posted = receives(qp).and_then(|()| qp.ring());
+            posted.map_err(|error| format!("the receives could not be posted: {error}"))
+        };
+        let (beside, timing) = (&mut self.beside, self.options.timing);
+        self.there = Some(T::join(&mut self.qp, beside, record, timing, &mut post)?);
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<Connected, String> {
-        let agreed = self.agreed.take().ok_or("nothing was agreed on")?;
-        let finished = self.qp.connect_finish(agreed, self.options.timing);
-        finished.map_err(|error| error.to_string())
+    fn finish(&mut self) -> Result<(), String> {
+        T::finish(&mut self.qp, &mut self.beside, self.options.timing)
     }
 
     fn probe(&mut self) -> Probed {
-        if T::PROOF != Proof::Heartbeat && self.ledger.will_tell() {
+        if T::PROOF != Proof::Echo && self.ledger.will_tell() {
             return Probed::Busy;
         }
-        match T::probe(&mut self.qp) {
-            Ok(ticket) => {
-                let first = self.ledger.is_empty();
+        let first = self.ledger.is_empty();
+        match T::probe(&mut self.qp, &self.beside) {
+            Some(ticket) => {
                 self.ledger.posted(ticket, None, true);
                 if first {
                     Probed::Posted
@@ -134,7 +138,7 @@ impl<C, T: Probes> Supervised<C, T> {
                 }
             }
             // What fills the queue, or the error that the state comes from, will be told.
-            Err(_) => Probed::Busy,
+            None => Probed::Busy,
         }
     }
 }

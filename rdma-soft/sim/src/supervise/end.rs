@@ -2,28 +2,29 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use rdma_core_sys::rules::{self, Transport};
-use rdma_core_sys::{
-    IBV_WC_SUCCESS, ibv_access_flags, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state, ibv_wc_status,
+use rdma_core_sys::{IBV_WC_SUCCESS, ibv_access_flags, ibv_qp_state, ibv_wc_status};
+use rdma_qp::supervise::{
+    Action, Event as Step, HEARTBEAT, HEARTBEAT_ANSWER, Ledger, Probed, Proof, Supervisor, Why,
 };
-use rdma_qp::supervise::{Action, Event as Step, Ledger, Probed, Proof, Supervisor, Why};
 use rdma_qp::{Fate, Operation};
 use rdma_soft::core::config::{Caps, Config, GidEntry, PortConfig, Strict};
 use rdma_soft::core::{
-    Completion, CqId, Data, Engine, Event, MrKeys, PdId, QpInit, Queue, RecvWqe, Remote, SendOp,
-    SendWqe, Sge, SgeList, mtu_code,
+    Completion, CqId, Data, Engine, Event, MrKeys, PdId, Queue, RecvWqe, SendOp, SendWqe, Sge,
+    SgeList,
 };
 use rdma_soft::mem::Region;
 
-use super::judge::Life;
+use super::judge::{Arrived, Life};
+use super::wiring::{GRH, There, Wiring};
 use super::world::{Happening, Verdict, World};
-use crate::host::ah_attr;
 use crate::memory::{mix, text};
 
 /// Receives that wait, and places for messages to be sent.
 const SLOTS: u64 = 32;
 /// Bytes of the longest message.
 const LONGEST: u64 = 96;
+/// Bytes of a slot.
+const SLOT: u64 = GRH + LONGEST;
 /// Messages under way at a time.
 const WINDOW: usize = 12;
 /// Marks of probes begin here, those of receives after it; those of messages are their numbers.
@@ -40,44 +41,15 @@ pub struct Process {
     pub channel: Option<u64>,
     /// The channel that it wants to have.
     pub seeking: Option<u64>,
-    qp: u32,
+    wiring: Wiring,
     region: Region,
     keys: MrKeys,
     /// Requests posted so far to the two queues.
     posted: [u64; 2],
     probes: u64,
-    /// Its Queue Pair's first PSN, as it told the peer.
-    psn: u32,
     why: Option<Why>,
     /// The status of the first send that failed in this life.
     first: Option<ibv_wc_status>,
-}
-
-/// What an end tells the other.
-#[derive(Clone, Copy, Debug)]
-struct There {
-    qp: u32,
-    psn: u32,
-    address: Ipv4Addr,
-}
-
-impl There {
-    fn encode(self) -> Vec<u8> {
-        let words = [self.qp.to_be_bytes(), self.psn.to_be_bytes()];
-        [&words.concat()[..], &self.address.octets()].concat()
-    }
-
-    fn decode(bytes: &[u8]) -> Option<There> {
-        let (words, _) = bytes.as_chunks::<4>();
-        let [qp, psn, address] = *words else {
-            return None;
-        };
-        Some(There {
-            qp: u32::from_be_bytes(qp),
-            psn: u32::from_be_bytes(psn),
-            address: address.into(),
-        })
-    }
 }
 
 /// The message of a number, from a host.
@@ -118,25 +90,12 @@ impl World {
         let mut engine = Engine::new(self.config(host), own);
         let pd: PdId = engine.alloc_pd().map_err(refused)?;
         let cq: CqId = engine.create_cq().map_err(refused)?;
-        let region = Region::owned(((2 * SLOTS + 1) * LONGEST) as usize);
+        let region = Region::owned(((2 * SLOTS + 1) * SLOT) as usize);
         let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
         let keys = engine.reg_mr(pd, region.clone(), 0, access);
-        let qp = engine.create_qp(QpInit {
-            transport: Transport::Rc,
-            pd: Some(pd),
-            send_cq: Some(cq),
-            recv_cq: Some(cq),
-            srq: None,
-            xrcd: None,
-            block_self_multicast: false,
-            sq_sig_all: false,
-            max_send_wr: 64,
-            max_recv_wr: 64,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline: 0,
-        });
-        let mut machine = Supervisor::new(&self.options, Proof::Process, own, self.at());
+        let wiring = Wiring::new(&mut engine, self.transport, (pd, cq))?;
+        let shared = wiring.shares_receives();
+        let mut machine = Supervisor::new(&self.options, self.proof(), own, self.at());
         machine.port(self.at(), self.hosts[host].port_up);
         self.hosts[host].process = Some(Process {
             engine,
@@ -144,15 +103,17 @@ impl World {
             ledger: Ledger::new(),
             channel: None,
             seeking: None,
-            qp: qp.map_err(refused)?,
+            wiring,
             region,
             keys: keys.map_err(refused)?,
             posted: [0; 2],
             probes: 0,
-            psn: 0,
             why: None,
             first: None,
         });
+        if shared {
+            self.receives(host)?;
+        }
         self.tell(|| format!("host {host}: a process starts"));
         self.act(host)?;
         self.wake_at(host, self.now);
@@ -177,55 +138,63 @@ impl World {
                 Action::Send(message) => self.say(host, message),
                 Action::End => self.end(host)?,
                 Action::Describe => {
-                    self.to(host, ibv_qp_state::IBV_QPS_RESET, None)?;
-                    let psn = self.rng.below(1 << 24) as u32;
+                    self.to(host, ibv_qp_state::IBV_QPS_RESET)?;
+                    let drawn = (self.rng.below(1 << 24) as u32, self.rng.next_u32() >> 1);
                     let address = match self.hosts[host].address {
                         IpAddr::V4(address) => address,
                         IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
                     };
                     let process = self.process(host)?;
-                    process.psn = psn;
-                    let qp = process.qp;
-                    let record = There { qp, psn, address }.encode();
+                    let record = process.wiring.describe(drawn, address).encode();
                     process.machine.described(at, &record);
                 }
                 Action::Join(record) => {
                     let there = There::decode(&record).ok_or("a record that is none")?;
-                    self.to(host, ibv_qp_state::IBV_QPS_INIT, None)?;
-                    for slot in 0..SLOTS {
-                        self.receive(host, slot)?;
+                    let process = self.process(host)?;
+                    process.wiring.meet(&mut process.engine, there)?;
+                    let shared = process.wiring.shares_receives();
+                    self.to(host, ibv_qp_state::IBV_QPS_INIT)?;
+                    if !shared {
+                        self.receives(host)?;
                     }
-                    self.to(host, ibv_qp_state::IBV_QPS_RTR, Some(there))?;
+                    self.to(host, ibv_qp_state::IBV_QPS_RTR)?;
                     self.process(host)?.machine.joined(at);
                 }
                 Action::Finish => {
-                    self.to(host, ibv_qp_state::IBV_QPS_RTS, None)?;
-                    self.hosts[host].lives.push(Life::default());
+                    // What the peer sent by then may have ended it, as a message that is too long does.
+                    if let Err(why) = self.to(host, ibv_qp_state::IBV_QPS_RTS) {
+                        self.process(host)?.machine.failed(at, why);
+                        continue;
+                    }
+                    let process = self.process(host)?;
+                    let peer = process.wiring.there.map_or(0, |there| there.key);
+                    let life = Life {
+                        peer,
+                        ..Life::default()
+                    };
+                    self.hosts[host].lives.push(life);
                     let process = self.process(host)?;
                     process.first = None;
                     process.machine.finished(at);
                 }
                 Action::Probe => {
+                    let proof = self.proof();
                     let process = self.process(host)?;
                     let first = process.ledger.is_empty();
-                    let probed = match process.ledger.will_tell() {
-                        false => {
-                            process.probes += 1;
-                            let id = PROBES | process.probes;
-                            process.ledger.posted(id, None, true);
-                            let remote = Remote { addr: 0, rkey: 0 };
-                            let op = SendOp::Write { remote, imm: None };
-                            process.post(id, op, SgeList::new(), true);
-                            self.tally.probes += 1;
-                            if first {
-                                Probed::Posted
-                            } else {
-                                Probed::Behind
-                            }
-                        }
-                        true => Probed::Busy,
+                    let busy = proof != Proof::Echo && process.ledger.will_tell();
+                    let probed = match (busy, first) {
+                        (true, _) => Probed::Busy,
+                        (false, true) => Probed::Posted,
+                        (false, false) => Probed::Behind,
                     };
+                    if !busy && process.heartbeat(proof, false)? {
+                        self.tally.probes += 1;
+                    }
                     self.process(host)?.machine.probed(at, probed);
+                }
+                Action::Answer => {
+                    let proof = self.proof();
+                    self.process(host)?.heartbeat(proof, true)?;
                 }
                 Action::Tell(step) => self.told(host, &step)?,
                 other => return Err(format!("an action that is not known: {other:?}")),
@@ -251,53 +220,25 @@ impl World {
         Ok(())
     }
 
-    /// Moves the Queue Pair.
-    fn to(&mut self, host: usize, state: ibv_qp_state, there: Option<There>) -> Verdict {
+    /// Moves the Queue Pairs.
+    fn to(&mut self, host: usize, state: ibv_qp_state) -> Verdict {
         let timing = self.options.timing;
         let process = self.process(host)?;
-        let (now, _) = (process.engine.query_qp(process.qp)).ok_or("no Queue Pair")?;
-        let attr = ibv_qp_attr {
-            qp_state: state,
-            port_num: 1,
-            // What lets probes in.
-            qp_access_flags: ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.bits(),
-            path_mtu: mtu_code(1024),
-            max_dest_rd_atomic: 4,
-            max_rd_atomic: 4,
-            min_rnr_timer: timing.min_rnr_timer.code(),
-            timeout: timing.timeout.code(),
-            retry_cnt: timing.retry_cnt.get(),
-            rnr_retry: timing.rnr_retry.code(),
-            dest_qp_num: there.map_or(0, |there| there.qp),
-            rq_psn: there.map_or(0, |there| there.psn),
-            sq_psn: process.psn,
-            ah_attr: there.map_or_else(Default::default, |there| ah_attr(there.address.into())),
-            ..Default::default()
-        };
-        let required = rules::required(Transport::Rc, now.qp_state, state).unwrap_or_default();
-        let mask = required | ibv_qp_attr_mask::IBV_QP_STATE;
-        let moved = process.engine.modify_qp(process.qp, &attr, mask);
-        moved
-            .map(|_| ())
-            .map_err(|error| format!("to {state}: {error}"))
+        process.wiring.to(&mut process.engine, state, &timing)
     }
 
     /// Ends the life of the Queue Pair.
     fn end(&mut self, host: usize) -> Verdict {
-        let process = self.process(host)?;
-        let (now, _) = (process.engine.query_qp(process.qp)).ok_or("no Queue Pair")?;
-        // From there is no way to ERR, and nothing to be flushed.
-        if now.qp_state != ibv_qp_state::IBV_QPS_RESET {
-            self.to(host, ibv_qp_state::IBV_QPS_ERR, None)?;
-        }
+        self.to(host, ibv_qp_state::IBV_QPS_ERR)?;
         self.events(host)?;
         let at = self.at();
+        let silent = Fate::of_success(self.transport, Operation::Send);
         let process = self.process(host)?;
         if let Some(why) = process.why.take() {
             let mut done = Vec::new();
             let report = process
                 .ledger
-                .end(why, true, Fate::Done, |message| done.push(message.context));
+                .end(why, true, silent, |message| done.push(message.context));
             let life = self.hosts[host]
                 .lives
                 .last_mut()
@@ -335,27 +276,30 @@ impl World {
     }
 
     fn completed(&mut self, host: usize, wc: &Completion) -> Verdict {
-        let at = self.at();
+        let (at, transport) = (self.at(), self.transport);
         let success = wc.status == IBV_WC_SUCCESS;
+        let proof = self.proof();
         let Some(process) = &mut self.hosts[host].process else {
             return Ok(());
         };
         match wc.queue {
             Queue::Send => {
-                self.tally.answered += u64::from(success && wc.wr_id & PROBES != 0);
+                let of_probe = wc.wr_id & PROBES != 0;
+                self.tally.answered += u64::from(success && of_probe && proof != Proof::Echo);
                 // All that is posted is one kind of SEND, and WRITEs of no bytes.
                 let fate = match success {
-                    true => Fate::of_success(Transport::Rc, Operation::Send),
+                    true => Fate::of_success(transport, Operation::Send),
                     // A flush is the consequence of the first failure.
                     false => {
                         let first = *process.first.get_or_insert(wc.status);
                         Fate::of_failure(first, Operation::Send)
                     }
                 };
+                let before = Fate::of_success(transport, Operation::Send);
                 let mut done = Vec::new();
                 process.ledger.completed(
                     &wc.wr_id,
-                    (fate, Fate::Done),
+                    (fate, before),
                     (wc.status, success),
                     |message| done.push(message.context),
                 );
@@ -367,24 +311,44 @@ impl World {
                     life.done.extend(done);
                 }
             }
-            _ if success => self.received(host, wc)?,
+            _ if success => return self.received(host, wc),
+            // Whoever shares receives gets those that were begun back with the end of a life.
+            _ if process.wiring.shares_receives() => {
+                return self.receive(host, wc.wr_id & !RECEIVES);
+            }
             _ => {}
         }
         let Some(process) = &mut self.hosts[host].process else {
             return Ok(());
         };
         match success {
-            true => process.machine.heard(at),
+            true if proof != Proof::Echo => process.machine.heard(at),
+            true => {}
             false => process.machine.down(at, Why::Failed(wc.status)),
         }
         Ok(())
     }
 
     fn received(&mut self, host: usize, wc: &Completion) -> Verdict {
+        let at = self.at();
         let slot = wc.wr_id & !RECEIVES;
         let process = self.process(host)?;
-        let mut bytes = vec![0; wc.byte_len as usize];
-        let read = process.region.read(slot * LONGEST, &mut bytes);
+        let front = process.wiring.front();
+        let key = process.wiring.here.map_or(0, |here| here.key);
+        // Whoever shares receives is told of them elsewhere.
+        if !process.wiring.shares_receives() {
+            match wc.imm {
+                Some(HEARTBEAT) => process.machine.asked(at),
+                _ => process.machine.heard(at),
+            }
+        }
+        if let Some(HEARTBEAT | HEARTBEAT_ANSWER) = wc.imm {
+            self.tally.answered += u64::from(wc.imm == Some(HEARTBEAT_ANSWER));
+            return self.receive(host, slot);
+        }
+        let len = u64::from(wc.byte_len).saturating_sub(front);
+        let mut bytes = vec![0; len as usize];
+        let read = process.region.read(slot * SLOT + front, &mut bytes);
         read.map_err(|error| format!("a receive outside its slot: {error:?}"))?;
         let number = bytes
             .first_chunk()
@@ -392,23 +356,28 @@ impl World {
         if bytes != message(1 - host, number) {
             return Err(format!("host {host} received something that nobody sent"));
         }
-        self.hosts[host].log.push(number);
+        self.tell(|| format!("host {host}: message {number} arrives in life {key:#x}"));
+        self.hosts[host].log.push(Arrived { number, key });
         self.tally.received += 1;
         self.receive(host, slot)
+    }
+
+    /// Posts all receives.
+    fn receives(&mut self, host: usize) -> Verdict {
+        (0..SLOTS).try_for_each(|slot| self.receive(host, slot))
     }
 
     /// Posts a receive into a slot.
     fn receive(&mut self, host: usize, slot: u64) -> Verdict {
         let process = self.process(host)?;
-        let sges = process.sges(slot, LONGEST);
+        let sges = process.sges(slot, process.wiring.front() + LONGEST);
         let wqe = RecvWqe {
             wr_id: RECEIVES | slot,
             seq: process.posted[1],
             sges,
         };
         process.posted[1] += 1;
-        let mut list = [wqe].into();
-        process.engine.post_recvs(process.qp, &mut list);
+        process.wiring.receive(&mut process.engine, wqe);
         Ok(())
     }
 
@@ -420,7 +389,7 @@ impl World {
             _ => 25_000,
         };
         let later = self.soon(most);
-        let burst = self.rng.below(6);
+        let (burst, proof) = (self.rng.below(6), self.proof());
         for _ in 0..burst {
             let h = &mut self.hosts[host];
             let Some(process) = h.process.as_mut().filter(|_| !h.frozen) else {
@@ -433,24 +402,23 @@ impl World {
             h.next += 1;
             let bytes = message(host, number);
             let slot = SLOTS + number % SLOTS;
-            let written = process.region.write(slot * LONGEST, &bytes);
+            let written = process.region.write(slot * SLOT, &bytes);
             written.map_err(|error| format!("the simulator's own memory: {error:?}"))?;
-            // Some are longer than the peer's receives: those it refuses, with all that is behind them.
+            // Some are longer than the peer's receives: those it refuses, with all that is behind them, where it can.
             let len = match self.rng.below(3000) {
-                0 => LONGEST + 8,
+                0 if proof != Proof::Echo => LONGEST + 8,
                 _ => bytes.len() as u64,
             };
             let sges = process.sges(slot, len);
-            let op = SendOp::Send {
-                imm: None,
-                invalidate: None,
-            };
+            let op = process.wiring.message(None)?;
             let signaled = self.rng.chance(0.7);
             let signaled = signaled || process.ledger.len() + 1 >= WINDOW;
             process.ledger.posted(number, Some(number), signaled);
             process.post(number, op, sges, signaled);
             let life = h.lives.last_mut().ok_or("a life that was none")?;
             life.posted.push(number);
+            let peer = life.peer;
+            self.tell(|| format!("host {host}: message {number} is sent to life {peer:#x}"));
             self.tally.sent += 1;
         }
         if self.hosts[host].process.is_some() {
@@ -465,7 +433,7 @@ impl Process {
     fn sges(&self, slot: u64, len: u64) -> SgeList {
         let mut sges = SgeList::new();
         let _ = sges.push(Sge {
-            addr: slot * LONGEST,
+            addr: slot * SLOT,
             len: len as u32,
             lkey: self.keys.lkey,
         });
@@ -481,9 +449,22 @@ impl Process {
             signaled,
             solicited: false,
             fence: false,
-            xrc_srq: 0,
+            xrc_srq: self.wiring.names(),
         };
         self.posted[0] += 1;
-        self.engine.post_send(self.qp, wqe);
+        self.engine.post_send(self.wiring.qp(), wqe);
+    }
+
+    /// Posts a probe, or the answer to one, if there is room.
+    fn heartbeat(&mut self, proof: Proof, answers: bool) -> Result<bool, String> {
+        if self.ledger.len() >= 2 * WINDOW {
+            return Ok(false);
+        }
+        self.probes += 1;
+        let id = PROBES | self.probes;
+        let op = self.wiring.probe(proof, answers)?;
+        self.ledger.posted(id, None, true);
+        self.post(id, op, SgeList::new(), true);
+        Ok(true)
     }
 }

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use rdma_qp::supervise::{Backoff, Options};
+use rdma_core_sys::rules::Transport;
+use rdma_qp::supervise::{Backoff, Options, Proof};
 use rdma_qp::{AckTimeout, RetryCount, Timing};
 use rdma_soft::core::MAX_FRAME;
 use rdma_soft::core::rng::Rng;
@@ -13,7 +14,7 @@ use rdma_soft::link::{FaultLayer, Faults, Frame};
 
 use super::channel::{Channel, Note};
 use super::end::Process;
-use super::judge::{Life, Tally, Watch};
+use super::judge::{Arrived, Life, Tally, Watch};
 use super::trouble::Trouble;
 use crate::agenda::Agenda;
 use crate::frames::{give, make};
@@ -62,8 +63,8 @@ pub struct Host {
     pub held: Vec<(u64, Note)>,
     /// The lives of its connections, as the sender: what was posted in each, and what became of it.
     pub lives: Vec<Life>,
-    /// The numbers of the messages that it received, as its log has them.
-    pub log: Vec<u64>,
+    /// The messages that it received, as its log has them.
+    pub log: Vec<Arrived>,
     /// The number of its next message.
     pub next: u64,
     /// The number of the life in which it had trouble of its own.
@@ -81,6 +82,7 @@ pub struct World {
     pub agenda: Agenda<Happening>,
     pub rng: Rng,
     pub options: Options,
+    pub transport: Transport,
     /// One way of a message between the processes, apart from the links.
     pub channel_delay: Duration,
     /// The longest way of a frame.
@@ -124,6 +126,7 @@ impl World {
                 jitter: [0.0, 0.5, 1.0][rng.below(3) as usize],
             },
             step: Duration::from_millis(200 + rng.below(3000)),
+            settle: Duration::from_millis(5 + rng.below(10)),
             ..Options::default()
         };
         let delay = rng.below(400);
@@ -147,7 +150,17 @@ impl World {
             disturbed: 0,
             moved: false,
         });
+        let drawn = (mix(seed, 3) % 4) as usize;
+        let transport = [
+            Transport::Rc,
+            Transport::Uc,
+            Transport::Ud,
+            Transport::XrcIni,
+        ][drawn];
+        let mut tally = Tally::default();
+        tally.rounds[drawn] = 1;
         World {
+            transport,
             seed,
             verbose,
             now: Instant::ZERO,
@@ -163,7 +176,7 @@ impl World {
             channels: BTreeMap::new(),
             next_channel: 0,
             trace: 0xcbf2_9ce4_8422_2325,
-            tally: Tally::default(),
+            tally,
             buf: vec![0; MAX_FRAME + 4],
         }
     }
@@ -195,12 +208,15 @@ impl World {
         Err("nothing is to come".to_owned())
     }
 
+    /// What probes prove.
+    pub fn proof(&self) -> Proof {
+        Proof::over(self.transport)
+    }
+
     /// How long it may take until all is well again after the last trouble.
     fn patience(&self) -> Duration {
         let Options { backoff, step, .. } = &self.options;
-        let notices = self
-            .options
-            .notices_within(rdma_qp::supervise::Proof::Process);
+        let notices = self.options.notices_within(self.proof());
         // An attempt may meet a peer that has not noticed, or be the other's last one: some go wrong.
         notices + (backoff.most + *step) * 8 + Duration::from_secs(2)
     }

@@ -2,10 +2,12 @@
 // The example is a program of its own, with what the examples have in common.
 #![allow(clippy::duplicate_mod)]
 
+#[path = "../common/mod.rs"]
 mod common;
-#[path = "../examples/supervised.rs"]
+#[path = "../../examples/supervised.rs"]
 #[allow(dead_code)]
 mod supervised;
+mod transports;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -19,14 +21,14 @@ use rdma_qp::exchange::tcp;
 use rdma_qp::supervise::{
     self, Backoff, Event, Happened, NotPosted, Options, Probes, SuperviseError, Supervised, Why,
 };
-use rdma_qp::{AckTimeout, BufferPool, Device, Fate, PostFlags, RetryCount, Timing, op};
+use rdma_qp::{AckTimeout, BufferPool, Device, Fate, PostFlags, RecvQueue, RetryCount, Timing, op};
 use rdma_soft::Profile;
 use rdma_soft::core::config::GidEntry;
 
 const RECEIVES: usize = 16;
 
 /// Quick to notice, so that the tests are short: 200 ms, and at most 4 times 3 times 33.5 ms.
-fn quick() -> Options {
+pub fn quick() -> Options {
     Options {
         probe: Duration::from_millis(200),
         timing: Timing {
@@ -86,7 +88,7 @@ macro_rules! end {
     }};
 }
 
-impl<T: Probes> End<T> {
+impl<T: Probes + RecvQueue> End<T> {
     /// Takes what there is to tell.
     fn turn(&mut self) -> Result<(), SuperviseError> {
         while let Some(happened) = self.link.next(Duration::from_millis(1))? {
@@ -123,12 +125,8 @@ impl<T: Probes> End<T> {
     }
 }
 
-fn recovered(event: &Event) -> bool {
-    matches!(event, Event::Recovered { .. })
-}
-
 /// Gives both ends turns until `over`.
-fn until<T: Probes>(
+fn until<T: Probes + RecvQueue>(
     (a, b): (&mut End<T>, &mut End<T>),
     what: &str,
     over: impl Fn(&End<T>, &End<T>) -> bool,
@@ -149,7 +147,7 @@ fn until<T: Probes>(
 }
 
 /// Sends a message one way and waits until it is there.
-fn carries<T: Probes>(a: &mut End<T>, b: &mut End<T>, number: u64)
+fn carries<T: Probes + RecvQueue>(a: &mut End<T>, b: &mut End<T>, number: u64)
 where
     op::Send: rdma_qp::Op<T>,
 {
@@ -349,36 +347,6 @@ fn who_finds_nobody_gives_up_if_it_is_told_to() {
         _ => None,
     });
     assert!(because.unwrap().contains("refused"), "{:?}", a.events);
-}
-
-#[test]
-fn an_unreliable_connection_lives_by_heartbeats() {
-    let (here, there) = (device(Profile::default()), device(Profile::default()));
-    let listener = listener();
-    let address = listener.local_addr().unwrap();
-    let mut a = end!(uc, &here, supervise::connect(address), quick());
-    let mut b = end!(uc, &there, supervise::listen(listener), quick());
-    until((&mut a, &mut b), "heartbeats", |a, b| {
-        a.heartbeats > 5 && b.heartbeats > 5
-    });
-    assert!(
-        !a.saw(|event| matches!(event, Event::Dead { .. })),
-        "{:?}",
-        a.events
-    );
-    carries(&mut a, &mut b, 1);
-    let of_b = a.link.peer().unwrap().endpoint.gid;
-    let of_b = of_b.ip();
-    assert!(rdma_soft::partition(here.name(), of_b, true));
-    until((&mut a, &mut b), "b hears nothing", |_, b| {
-        b.saw(|event| *event == Event::Dead { why: Why::Silent })
-    });
-    assert!(rdma_soft::partition(here.name(), of_b, false));
-    until((&mut a, &mut b), "both find each other again", |a, b| {
-        let twice = |end: &End<_>| end.events.iter().filter(|e| recovered(e)).count() > 1;
-        twice(a) && twice(b)
-    });
-    carries(&mut a, &mut b, 2);
 }
 
 #[test]
