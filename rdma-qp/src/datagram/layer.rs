@@ -290,9 +290,11 @@ impl Layer {
     /// What happened next.
     pub fn next_event(&mut self) -> Option<Event> {
         let event = self.machine.poll_event()?;
-        // Where the application keeps so many that receives cannot be posted, they are copied.
+        // Where the application keeps so many that not all receives can be posted, they are copied.
         if let Event::Received { peer, message } = event {
-            let short = self.inbox.pool().free() == 0;
+            let qp = self.inbox.queue();
+            let could = self.inbox.pool().free() as u64 + qp.recv_occupied();
+            let short = could < u64::from(qp.recv_depth());
             let message = if short {
                 Message::whole(message.into_vec())
             } else {
