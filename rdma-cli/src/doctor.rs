@@ -10,6 +10,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rdma_qp::Dump;
 use rdma_qp::doctor::{Evidence, Record, Told, diagnose};
 use rdma_soft::link::parse_duration;
 
@@ -38,7 +39,7 @@ Examples:
   qp doctor --records dir -- ./client    same directory; the one that ends last
                                          (or `qp doctor dir`) looks at both
 
-Status: 0 nothing was found, 1 something was found, 2 it could not be looked."
+Status: 0 nothing was found, 1 something was found, 2 there was nothing to look at."
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -59,12 +60,11 @@ pub struct Args {
     /// End the program after this time, such as 10s, and look at what it was at
     #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "command")]
     limit: Option<Duration>,
-    #[command(flatten)]
-    device: SoftDevice,
-
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", last = true)]
     command: Vec<OsString>,
+    #[command(flatten)]
+    device: SoftDevice,
 }
 
 /// What else to look at.
@@ -148,7 +148,15 @@ fn look(args: Args) -> Result<(), Failure> {
         evidence.refusals.clear();
     }
     evidence.machine = Some(machine::look(None));
-    print::findings(&diagnose(&evidence), Some(&ended.status), args.json)
+    let found = diagnose(&evidence);
+    let answer = print::findings(&found, Some(&ended.status), args.json);
+    if found.is_empty() && !ended.well && !args.json {
+        print::hint(
+            "The device refused no call, and no request of its Queue Pairs failed. If the program waits for something, end it with \
+             --limit 10s while it does; of two programs that talk, run both with the same --records DIR.",
+        )?;
+    }
+    answer
 }
 
 /// The text of a file; - is standard input.
@@ -177,10 +185,34 @@ fn add(evidence: &mut Evidence, file: &Path) -> Result<(), Failure> {
     if text.trim_start().starts_with('{') {
         let record = Record::from_json(&text)
             .map_err(|error| Failure::CouldNotLook(format!("{}: {error}", file.display())))?;
+        let is_dump = record.pid == 0;
+        if is_dump && record.dumps.iter().any(|dump| has(evidence, dump)) {
+            return Err(Failure::CouldNotLook(format!(
+                "{} is of the same Queue Pair as the file before it: give one dump of each end",
+                file.display()
+            )));
+        }
         evidence.add(record);
         return Ok(());
     }
     evidence.told =
         Some(Told::parse(&text).ok_or_else(|| nothing_known(&file.display().to_string()))?);
     Ok(())
+}
+
+/// Whether a dump of that Queue Pair is there already.
+fn has(evidence: &Evidence, dump: &Dump) -> bool {
+    evidence.ends.iter().any(|end| {
+        (
+            &end.taken.host,
+            end.taken.pid,
+            &end.device.name,
+            end.qp.number,
+        ) == (
+            &dump.taken.host,
+            dump.taken.pid,
+            &dump.device.name,
+            dump.qp.number,
+        )
+    })
 }

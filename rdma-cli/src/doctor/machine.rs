@@ -190,6 +190,12 @@ pub fn env(args: &Args) -> Result<(), Failure> {
     }
     let mut out = io::stdout().lock();
     write(&mut out, Style::of(&io::stdout()), &machine)?;
+    if found.is_empty() {
+        let chosen = machine.chosen.as_deref().unwrap_or("the software device");
+        let text = format!("nothing stands in the way of {chosen}");
+        writeln!(out, "{}", Style::of(&io::stdout()).green(text))?;
+        return Ok(());
+    }
     drop(out);
     print::findings(&found, None, false)
 }

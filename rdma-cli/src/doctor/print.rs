@@ -43,6 +43,17 @@ pub fn findings(found: &[Finding], program: Option<&str>, json: bool) -> Result<
     }
 }
 
+/// Says what to do next, where nothing was found.
+///
+/// # Errors
+/// The output cannot be written.
+pub fn hint(text: &str) -> io::Result<()> {
+    let style = Style::of(&io::stdout());
+    paragraph(&mut io::stdout().lock(), "", text, |line| {
+        style.dim(line).to_string()
+    })
+}
+
 /// Prints findings for people, and how many there are.
 ///
 /// # Errors
@@ -56,30 +67,23 @@ pub fn text(
     if let Some(program) = program {
         writeln!(out, "{}", style.dim(Harmless(program)))?;
     }
-    for (place, finding) in found.iter().enumerate() {
-        let weight = finding.weight.to_string();
-        let weight = match finding.weight {
-            Weight::Certain => style.red(weight),
-            Weight::Likely => style.bold(weight),
-            _ => style.dim(weight),
+    let mut before: Option<&Finding> = None;
+    for (place, group) in groups(found).iter().enumerate() {
+        let finding = group[0];
+        // Causes of one failure stand together, and what they have in common is said once.
+        let follows = |before: &Finding| {
+            finding.weight == Weight::Possible
+                && (before.weight, &before.end, &before.evidence)
+                    == (finding.weight, &finding.end, &finding.evidence)
         };
-        let end = finding.end.as_deref().unwrap_or_default();
-        let head = format!("{:>2}  ", place + 1);
-        writeln!(
-            out,
-            "{head}{weight}  {}  {}",
-            style.cyan(Harmless(&finding.code)),
-            style.dim(Harmless(end))
-        )?;
-        paragraph(out, "    ", &finding.cause, |line| {
-            style.bold(line).to_string()
-        })?;
-        for evidence in &finding.evidence {
-            paragraph(out, "    - ", evidence, str::to_owned)?;
+        let follows = before.is_some_and(follows);
+        if place > 0 && !follows {
+            writeln!(out)?;
         }
-        paragraph(out, "    → ", &finding.cure, |line| {
-            style.green(line).to_string()
-        })?;
+        one(out, style, place + 1, group, follows)?;
+        before = Some(finding);
+    }
+    if !found.is_empty() {
         writeln!(out)?;
     }
     let count = |weight| {
@@ -106,6 +110,73 @@ pub fn text(
             style.dim(format!("found: {}", counts.join(", ")))
         ),
     }
+}
+
+/// Findings that say the same of several ends, together, in the order of the first of each.
+fn groups(found: &[Finding]) -> Vec<Vec<&Finding>> {
+    let mut groups: Vec<Vec<&Finding>> = Vec::new();
+    for finding in found {
+        let same = |group: &&mut Vec<&Finding>| {
+            let first = group[0];
+            (&first.code, &first.cause, &first.cure)
+                == (&finding.code, &finding.cause, &finding.cure)
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(finding),
+            None => groups.push(vec![finding]),
+        }
+    }
+    groups
+}
+
+/// Ends that are named where a finding is of several.
+const NAMED: usize = 3;
+
+/// Prints what is said of the ends of a group; without its evidence if it `follows` a finding with the same.
+fn one(
+    out: &mut impl Write,
+    style: Style,
+    number: usize,
+    group: &[&Finding],
+    follows: bool,
+) -> io::Result<()> {
+    let finding = group[0];
+    let weight = finding.weight.to_string();
+    let weight = match finding.weight {
+        Weight::Certain => style.red(weight),
+        Weight::Likely => style.bold(weight),
+        _ => style.dim(weight),
+    };
+    let end = finding.end.as_deref().unwrap_or_default();
+    write!(
+        out,
+        "{number:>2}  {weight}  {}",
+        style.cyan(Harmless(&finding.code))
+    )?;
+    if !end.is_empty() && !follows {
+        write!(out, "  {}", style.dim(Harmless(end)))?;
+    }
+    writeln!(out)?;
+    paragraph(out, "    ", &finding.cause, |line| {
+        style.bold(line).to_string()
+    })?;
+    for evidence in finding.evidence.iter().filter(|_| !follows) {
+        paragraph(out, "    - ", evidence, str::to_owned)?;
+    }
+    let others: Vec<_> = group[1..]
+        .iter()
+        .filter_map(|other| other.end.as_deref())
+        .collect();
+    if !others.is_empty() {
+        let mut also = format!("also {}", others[..others.len().min(NAMED)].join(", "));
+        if others.len() > NAMED {
+            also.push_str(&format!(", and {} more", others.len() - NAMED));
+        }
+        paragraph(out, "    - ", &also, str::to_owned)?;
+    }
+    paragraph(out, "    → ", &finding.cure, |line| {
+        style.green(line).to_string()
+    })
 }
 
 /// Prints a text in lines of at most [`WIDTH`] columns; `head` stands before the first, blanks before the others.

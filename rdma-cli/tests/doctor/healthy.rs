@@ -1,6 +1,9 @@
 //! Set-ups in which nothing is wrong: whatever the doctor is given, it finds nothing.
 
-use crate::{doctor, observed, place, report};
+use std::process::{Child, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::{command, doctor, observed, place, report, stub};
 
 type Environment = &'static [(&'static str, &'static str)];
 
@@ -91,4 +94,135 @@ fn no_false_alarm() {
     }
     println!("{} set-ups, {} alarms", SET_UPS.len(), alarms.len());
     assert!(alarms.is_empty(), "{}", alarms.join("\n"));
+}
+
+/// Programs of rdma-core and perftest, which know nothing of the doctor: a server and a client each.
+const OTHERS: &[&[&str]] = &[
+    &["ibv_rc_pingpong", "-g", "0", "-n", "100"],
+    &["ibv_uc_pingpong", "-g", "0", "-n", "100"],
+    &["ibv_ud_pingpong", "-g", "0", "-n", "100"],
+    &["ibv_srq_pingpong", "-g", "0", "-n", "100"],
+    &["ib_write_bw", "-F", "-n", "100"],
+    &["ib_read_lat", "-F", "-n", "100"],
+    &["ib_send_bw", "-F", "-n", "100", "-c", "UD"],
+];
+
+/// Whether the program is in the PATH.
+fn is_here(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+/// Runs one of two programs that talk, with the records of both in `records`.
+fn start(records: &str, program: &[&str]) -> Child {
+    let arguments = ["--json", "--limit", "20s", "--records", records, "--"];
+    command(&[&arguments, program].concat(), &[])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// A TCP port that nobody has at this moment.
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// A client and its server, under the doctor; the client is started again while the server is not there yet. The client's answer,
+/// and the server's.
+fn both_ends(name: &str, program: &[&str], client: &[&str]) -> [Output; 2] {
+    let dir = place(name);
+    let records = dir.to_str().unwrap();
+    let port = free_port().to_string();
+    let mut server = start(records, &[program, &["-p", &port]].concat());
+    let begin = Instant::now();
+    loop {
+        let asks = start(
+            records,
+            &[program, client, &["-p", &port, "127.0.0.1"]].concat(),
+        );
+        let asked = asks.wait_with_output().unwrap();
+        // As the pingpongs and perftest say it.
+        let refused = |output: &Output| {
+            let said = [&output.stderr[..], &output.stdout[..]].concat();
+            let said = String::from_utf8_lossy(&said).to_lowercase();
+            [
+                "couldn't connect to 127.0.0.1",
+                "connection refused",
+                "unable to init the socket",
+            ]
+            .iter()
+            .any(|words| said.contains(words))
+        };
+        if refused(&asked)
+            && begin.elapsed() < Duration::from_secs(15)
+            && server.try_wait().unwrap().is_none()
+        {
+            // Its record is of nothing.
+            for entry in std::fs::read_dir(&dir).unwrap().flatten() {
+                let _ = std::fs::remove_file(entry.path());
+            }
+            std::thread::sleep(Duration::from_millis(200));
+            continue;
+        }
+        return [asked, server.wait_with_output().unwrap()];
+    }
+}
+
+#[test]
+fn no_false_alarm_over_programs_of_others() {
+    let (mut alarms, mut seen) = (Vec::new(), 0);
+    for program in OTHERS {
+        if !is_here(program[0]) {
+            stub::skip(
+                &format!("doctor_over_{}", program[0]),
+                "it is not installed",
+            );
+            continue;
+        }
+        seen += 1;
+        for output in both_ends(&format!("others-{}-{seen}", program[0]), program, &[]) {
+            let answer = report(&output);
+            let nothing = answer
+                .as_ref()
+                .is_some_and(|answer| answer["findings"] == serde_json::json!([]));
+            if !nothing || output.status.code() != Some(0) {
+                let said = String::from_utf8_lossy(&output.stderr);
+                alarms.push(format!("{program:?}: {answer:#?}\n{said}"));
+            }
+        }
+        println!("healthy: {} (both ends)", program.join(" "));
+    }
+    println!("{seen} programs of others, {} alarms", alarms.len());
+    assert!(alarms.is_empty(), "{}", alarms.join("\n"));
+}
+
+/// The same programs used wrongly: the cause is named at both ends.
+#[test]
+fn programs_of_others_in_trouble() {
+    if !is_here("ibv_rc_pingpong") {
+        return stub::skip("doctor_over_ibv_rc_pingpong", "it is not installed");
+    }
+    for (name, server, client, code) in [
+        ("no-gid", &["-n", "10"][..], &[][..], "grh-missing"),
+        (
+            "two-mtus",
+            &["-g", "0", "-s", "3000", "-m", "4096"],
+            &["-m", "1024"],
+            "mtu-differs",
+        ),
+        (
+            "two-sizes",
+            &["-g", "0", "-s", "300"],
+            &["-s", "3000"],
+            "receive-short",
+        ),
+    ] {
+        let program = [&["ibv_rc_pingpong"], server].concat();
+        for output in both_ends(&format!("trouble-{name}"), &program, client) {
+            let answer = report(&output).unwrap();
+            assert_eq!(answer["findings"][0]["code"], code, "{name}: {answer:#}");
+        }
+    }
 }

@@ -42,7 +42,7 @@ fn qp() -> &'static Path {
 }
 
 /// `qp doctor` with these arguments, in an environment without settings of the device but for these.
-fn doctor(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+fn command(arguments: &[&str], environment: &[(&str, &str)]) -> Command {
     let mut command = Command::new(qp());
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("RDMA_SOFT_")) {
         command.env_remove(name);
@@ -50,9 +50,12 @@ fn doctor(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     command
         .arg("doctor")
         .args(arguments)
-        .envs(environment.iter().copied())
-        .output()
-        .unwrap()
+        .envs(environment.iter().copied());
+    command
+}
+
+fn doctor(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+    command(arguments, environment).output().unwrap()
 }
 
 /// The object that `--json` printed, behind whatever a program printed before it; none if there is no such object.

@@ -182,7 +182,7 @@ const ROWS: &[Row] = &[
     row("06", "is_global 0 on RoCE", "modify::is_global_zero")
         .seen("grh-missing", &["is_global", "grh.dgid", "sgid_index"]).one(sure("grh-missing")).text(likely("grh-missing")),
     row("06", "address handle without a GRH", "refused::address_handle_without_grh")
-        .seen_as("refused", "likely", &["is_global", "EINVAL (22)"]),
+        .seen_as("refused", "likely", &["ibv_create_ah was refused", "is_global", "EINVAL (22)"]),
     row("07", "link-local GIDs", "connection::a_peer_out_of_reach").with(&[("RDMA_SOFT_GIDS", "fe80::1,10.1.0.5"), ("PEER", "fe80::99"), ("HOPS", "64")])
         .seen_as("gid-link-local", "likely", &["fe80::1", "sgid_index 1"]).one(likely("gid-link-local")).text(Among("no-route")),
     here("07", "no neighbour at the peer's GID", clinic::a_peer_without_a_neighbour)
@@ -225,7 +225,7 @@ const ROWS: &[Row] = &[
         .seen("no-receive", &["rnr_retry is 0: it was sent once", "min_rnr_timer is 12 (640µs)"]).one(likely("no-receive")).both(sure("no-receive")).text(likely("no-receive")),
     row("23", "receives from an SRQ: nothing", "healthy::shared_receives").fine().both(Nothing),
     row("24", "an SRQ is destroyed in use", "refused::srq_that_is_in_use")
-        .seen_as("refused", "likely", &["SRQ", "QP 0x", "EBUSY (16)"]).text(possible("busy")),
+        .seen_as("refused", "likely", &["ibv_destroy_srq was refused", "QP 0x", "EBUSY (16)"]).text(possible("busy")),
     row("26", "XRC initiator with receives", "refused::xrc_initiator_with_receives")
         .seen_as("refused", "likely", &["max_recv_wr", "initiator QPs have no receive queue"]),
     row("27", "XRC initiator with an SRQ", "refused::srq_of_an_xrc_initiator")
@@ -237,7 +237,7 @@ const ROWS: &[Row] = &[
     row("31", "Q_Key missing at INIT", "modify::qkey_missing")
         .seen("mask", &["RESET -> INIT", "missing IBV_QP_QKEY"]).text(Among("mask")),
     row("32", "a group that is a host", "refused::group_of_a_unicast_address")
-        .seen_as("refused", "likely", &["multicast", "192.0.2.1"]),
+        .seen_as("refused", "likely", &["ibv_attach_mcast was refused", "multicast", "192.0.2.1"]),
     row("33", "the send queue is full", "refused::queue_that_is_full")
         .seen_as("refused", "likely", &["send queue is full", "no signaled request", "ENOMEM (12)"]).text(possible("queue-full")),
     row("33", "too many ranges", "refused::too_many_ranges")
@@ -289,7 +289,7 @@ const ROWS: &[Row] = &[
     row("56", "the peer is not in RTR", "connection::a_peer_that_is_not_ready")
         .seen("peer-not-ready", &["the peer is in INIT", "barrier"]).one(possible("peer-not-ready")).both(sure("peer-not-ready")).text(possible("peer-not-ready")),
     row("56", "the peer was killed", "connection::a_peer_that_was_killed")
-        .seen_as("peer-gone", "likely", &["no process any more"]).one(possible("peer-gone")).text(possible("peer-gone")),
+        .seen_as("peer-gone", "likely", &["of process", "is gone, and did not end by itself"]).one(possible("peer-gone")).text(possible("peer-gone")),
     row("R19", "timeout 8, RTT 0.5 ms and jitter", "connection::a_timeout_below_the_round_trip").with(&[("RDMA_SOFT_FAULTS", "delay=250us,jitter=8ms,seed=5"), ("TIMEOUT", "8")])
         .seen_as("timeout-short", "likely", &["timeout 8 (1.048576ms)", "set timeout to"]).options(&["--rtt", "500us"])
         .one(First("timeout-short", "likely", &["set timeout to 12"])).both(likely("timeout-short")).text(Among("timeout-short")),

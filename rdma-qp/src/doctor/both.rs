@@ -236,7 +236,7 @@ pub(super) fn killed(a: &End<'_>, b: &End<'_>, killed: &[u32], found: &mut Vec<F
     }
     found.push(
         a.finds("peer-gone", Weight::Likely, "the peer's process was killed, or crashed: nobody answers")
-            .shown_by(format!("process {pid} of {} is no process any more, and did not end by itself", b.name()))
+            .shown_by(format!("{} is gone, and did not end by itself", b.name()))
             .shown_by(format!("a request failed: {}", super::status::name(12)))
             .cured_by("look at the end of the peer's log, for a core file, and into the kernel log (out of memory); then connect anew"),
     );

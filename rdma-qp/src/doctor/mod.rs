@@ -43,6 +43,7 @@ mod record;
 mod requests;
 mod status;
 mod told;
+mod way;
 
 use std::fmt;
 use std::time::Duration;
@@ -121,7 +122,7 @@ pub struct Finding {
     pub code: String,
     /// How sure it is.
     pub weight: Weight,
-    /// The end that has it: device, port and QP, as in `soft0/1 QP 0x4f`.
+    /// The end that has it: device, port and QP, as in `soft0/1 QP 0x4f`, and the host or the process where there are several.
     pub end: Option<String>,
     /// What is wrong, in one sentence.
     pub cause: String,
@@ -151,7 +152,7 @@ impl fmt::Display for Finding {
 /// What is wrong, the surest first; empty if nothing was found.
 pub fn diagnose(evidence: &Evidence) -> Vec<Finding> {
     let mut found = Vec::new();
-    let ends: Vec<End<'_>> = evidence.ends.iter().map(End).collect();
+    let ends = ends(&evidence.ends);
     let pairs = pairs(&ends);
     for &(a, b) in &pairs {
         both::compare(&ends[a], &ends[b], &mut found);
@@ -235,29 +236,50 @@ fn pairs(ends: &[End<'_>]) -> Vec<(usize, usize)> {
     found
 }
 
+/// The ends of the dumps, with what tells them apart in names: the host where there are several, or the process.
+fn ends(dumps: &[Dump]) -> Vec<End<'_>> {
+    let differ = |of: fn(&Dump) -> String| dumps.windows(2).any(|two| of(&two[0]) != of(&two[1]));
+    let hosts = differ(|dump| format!("{:?}", dump.taken.host));
+    let processes = differ(|dump| dump.taken.pid.to_string());
+    let place = |dump: &Dump| match &dump.taken.host {
+        Some(host) if hosts => format!(" on {host}"),
+        _ if processes => format!(" of process {}", dump.taken.pid),
+        _ => String::new(),
+    };
+    let end = |dump| End {
+        dump,
+        place: place(dump),
+    };
+    dumps.iter().map(end).collect()
+}
+
 /// One end, and what is often asked about it.
-pub(crate) struct End<'a>(&'a Dump);
+pub(crate) struct End<'a> {
+    dump: &'a Dump,
+    /// Where it is, if that needs to be said.
+    place: String,
+}
 
 impl std::ops::Deref for End<'_> {
     type Target = Dump;
 
     fn deref(&self) -> &Dump {
-        self.0
+        self.dump
     }
 }
 
 impl End<'_> {
-    /// Device, port and QP, as in `soft0/1 QP 0x4f`; with the host where there is one and two of them matter.
+    /// Device, port and QP, as in `soft0/1 QP 0x4f`; and where it is, if ends are of several hosts or processes.
     fn name(&self) -> String {
-        let qp = self.qp.number;
+        let (device, qp, place) = (&self.device.name, self.qp.number, &self.place);
         match self
             .qp
             .attributes
             .port_num
             .or(self.port.as_ref().map(|port| port.number))
         {
-            Some(port) => format!("{}/{port} QP {qp:#x}", self.device.name),
-            None => format!("{} QP {qp:#x}", self.device.name),
+            Some(port) => format!("{device}/{port} QP {qp:#x}{place}"),
+            None => format!("{device} QP {qp:#x}{place}"),
         }
     }
 

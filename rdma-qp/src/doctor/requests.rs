@@ -117,11 +117,11 @@ fn rights(access: u32) -> String {
 fn regions<'a>(end: &End<'_>, peer: Option<&End<'a>>, all: &[End<'a>]) -> Vec<&'a RegionDump> {
     let of = |dump: &'a Dump| dump.regions.iter();
     let mut regions: Vec<&RegionDump> = match peer {
-        Some(peer) => of(peer.0).collect(),
+        Some(peer) => of(peer.dump).collect(),
         None => all
             .iter()
-            .filter(|other| !std::ptr::eq(other.0, end.0))
-            .flat_map(|other| of(other.0))
+            .filter(|other| !std::ptr::eq(other.dump, end.dump))
+            .flat_map(|other| of(other.dump))
             .collect(),
     };
     regions.dedup();

@@ -123,16 +123,16 @@ const ROWS: &[Row] = &[
             "post receives at the peer before it is in RTR, a new one for each that completes; set rnr_retry to 7"),
     ]),
     (ibv_wc_status::IBV_WC_REM_ACCESS_ERR, "the peer's region does not allow this: ", &[
-        cause("rkey-unknown", "wrong rkey or address", "print address, rkey and length at both ends: byte order, 32 bits, another region"),
-        cause("out-of-region", "out of its bounds", "keep address + length within what the peer registered"),
-        cause("region-gone", "deregistered", "see that the peer still has the region when the request comes"),
-        cause("region-access", "without the access", "register it with IBV_ACCESS_REMOTE_WRITE, _READ or _ATOMIC, as the operation needs"),
+        cause("rkey-unknown", "the rkey or the address is wrong", "print address, rkey and length at both ends: byte order, 32 bits, another region"),
+        cause("out-of-region", "the request reaches beyond the region", "keep address + length within what the peer registered"),
+        cause("region-gone", "the region was deregistered", "see that the peer still has the region when the request comes"),
+        cause("region-access", "the region lacks the access", "register it with IBV_ACCESS_REMOTE_WRITE, _READ or _ATOMIC, as the operation needs"),
     ]),
     (ibv_wc_status::IBV_WC_REM_INV_REQ_ERR, "the peer cannot take this request: ", &[
-        only(&[Does::Message], cause("receive-short", "its receive is too short", "post receives of the longest message at the peer")),
-        only(&[Does::Memory, Does::Atomic], shown("qp-access", "its QP does not allow the operation",
+        only(&[Does::Message], cause("receive-short", "the peer's receive is too short", "post receives of the longest message at the peer")),
+        only(&[Does::Memory, Does::Atomic], shown("qp-access", "the peer's QP does not allow the operation",
             "set the right in qp_access_flags at RESET -> INIT, and max_dest_rd_atomic above 0 for READs and atomics")),
-        only(&[Does::Atomic], cause("atomic-unaligned", "an atomic is not at a multiple of 8", "align the word")),
+        only(&[Does::Atomic], cause("atomic-unaligned", "the address of an atomic is no multiple of 8", "align the word")),
         shown("mtu-differs", "the path MTUs differ", BOTH),
     ]),
     (ibv_wc_status::IBV_WC_REM_OP_ERR, "", &[
@@ -142,8 +142,8 @@ const ROWS: &[Row] = &[
         cause("receive-short", "the message is longer than the receive that it went into, or than the port allows",
             "post longer receives (on UD 40 bytes longer than the payload); compare with max_msg_sz of ibv_query_port"),
     ]),
-    (ibv_wc_status::IBV_WC_LOC_PROT_ERR, "the local region does not allow this: ", &[
-        cause("local-region", "it was deregistered, or lacks the access",
+    (ibv_wc_status::IBV_WC_LOC_PROT_ERR, "", &[
+        cause("local-region", "the local region was deregistered, or lacks the access",
             "keep regions registered until their requests have completed; receives and READs need IBV_ACCESS_LOCAL_WRITE; the \
              region and the QP need one protection domain"),
     ]),
@@ -156,7 +156,7 @@ const ROWS: &[Row] = &[
     (ibv_wc_status::IBV_WC_WR_FLUSH_ERR, "", &[
         cause("flushed", "the QP is in the error state, and what is outstanding is flushed",
             "look for the first completion of this QP that failed with another status: it is the cause"),
-        of_rxe("flushed-itself", "or, on soft-RoCE (rxe) of Linux 6.12 and later, this request failed itself: local errors (LOC_PROT_ERR, \
+        of_rxe("flushed-itself", "on soft-RoCE (rxe) of Linux 6.12 and later, this request failed itself: local errors (LOC_PROT_ERR, \
              LOC_QP_OP_ERR, MW_BIND_ERR) are told as flushes there",
             "look at the oldest flushed request: are its regions registered, with the rights that it needs, and long enough; is a \
              window bound within its region"),

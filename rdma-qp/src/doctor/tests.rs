@@ -15,7 +15,7 @@ fn subnets_are_guessed_by_the_usual_lengths() {
         ("fe80::1", "fe80::2", true),
         ("10.0.0.5", "fe80::1", false),
     ] {
-        assert_eq!(one::same_subnet(gid(a), gid(b)), same, "{a} {b}");
+        assert_eq!(way::same_subnet(gid(a), gid(b)), same, "{a} {b}");
     }
 }
 
