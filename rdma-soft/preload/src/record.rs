@@ -36,6 +36,8 @@ struct Recorder {
     live: BTreeMap<usize, Live>,
     /// Regions, with their addresses while they are registered.
     regions: Vec<(usize, RegionDump)>,
+    /// Which function met a refusal of the software device: its place among them, and the name.
+    calls: BTreeMap<usize, &'static str>,
 }
 
 /// A Queue Pair of the program.
@@ -92,6 +94,7 @@ pub(crate) fn begin() {
         record,
         live: BTreeMap::new(),
         regions: Vec::new(),
+        calls: BTreeMap::new(),
     });
     RECORDS.store(std::process::id(), Ordering::Relaxed);
     // SAFETY: a function of this library, which is preloaded and never unloaded.
@@ -129,6 +132,23 @@ fn wanted() -> bool {
 
 fn lock() -> MutexGuard<'static, Option<Recorder>> {
     RECORDER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes a call, and notes its name if the software device refuses something meanwhile.
+pub(crate) fn named<T>(symbol: &'static str, call: impl FnOnce() -> T) -> T {
+    if !wanted() {
+        return call();
+    }
+    let before = rdma_soft::refusals().len();
+    let answer = call();
+    let errno = ops::errno();
+    for place in before..rdma_soft::refusals().len() {
+        if let Some(recorder) = lock().as_mut() {
+            recorder.calls.entry(place).or_insert(symbol);
+        }
+    }
+    ops::set_errno(errno);
+    answer
 }
 
 /// `ibv_modify_qp`.
@@ -340,14 +360,15 @@ impl Recorder {
         let mut now = self.record.clone();
         now.dumps
             .extend(self.live.values().map(|live| live.dump(&self.regions)));
-        let software = |(errno, why)| Refusal {
+        let software = |(place, (errno, why))| Refusal {
+            call: self.calls.get(&place).map(|name| (*name).to_owned()),
             errno,
             why: Some(why),
             software: true,
             ..Refusal::default()
         };
         now.refusals
-            .extend(rdma_soft::refusals().into_iter().map(software));
+            .extend(rdma_soft::refusals().into_iter().enumerate().map(software));
         let new = self.path.with_extension("new");
         let written =
             std::fs::write(&new, now.to_json()).and_then(|()| std::fs::rename(&new, &self.path));

@@ -76,7 +76,7 @@ macro_rules! export {
     )*) => { $(
         unsafe extern "C" fn $field($($arg: $ty),*) $(-> $ret)? {
             // SAFETY: the program keeps the contract of the function, which is that of the function of the table.
-            unsafe { export!(@call $field $($arg)*) }
+            unsafe { record::named(stringify!($symbol), || export!(@call $field $($arg)*)) }
         }
         export!(@symbol $field $symbol $version);
     )* };
