@@ -175,8 +175,8 @@ pub(crate) struct Node {
     idle_polls: AtomicU32,
     /// Somebody has polled since the thread last asked.
     poller_seen: AtomicBool,
-    /// Polls that make progress at the moment.
-    progressing: AtomicU32,
+    /// A poll makes progress at the moment, as far as the last one to begin or to end knows.
+    progressing: AtomicBool,
     sleeper: Sleeper,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
@@ -242,7 +242,7 @@ impl Node {
             idle_since: AtomicU64::new(0),
             idle_polls: AtomicU32::new(0),
             poller_seen: AtomicBool::new(false),
-            progressing: AtomicU32::new(0),
+            progressing: AtomicBool::new(false),
             sleeper: Sleeper::new().map_err(system("making the thread's wake-up descriptor"))?,
             thread: Mutex::new(None),
         });
@@ -310,7 +310,10 @@ impl Node {
         more: Option<Instant>,
         notices: Vec<Notice>,
     ) {
-        let next = driver.next_timeout(now).into_iter().chain(more).min();
+        let next = match (driver.next_timeout(now), more) {
+            (Some(next), Some(more)) => Some(next.min(more)),
+            (next, more) => next.or(more),
+        };
         drop(driver);
         if let Some(next) = next {
             self.sleeper.wake_before(next);
@@ -438,9 +441,9 @@ impl Node {
                     self.drive(now, POST, polling);
                 }
             } else {
-                self.progressing.fetch_add(1, Ordering::Relaxed);
+                self.progressing.store(true, Ordering::Relaxed);
                 handled = self.drive_on(driver, now, POLL, polling);
-                self.progressing.fetch_sub(1, Ordering::Relaxed);
+                self.progressing.store(false, Ordering::Relaxed);
             }
         }
         if handled > 0 || !polling {

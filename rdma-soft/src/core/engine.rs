@@ -374,11 +374,18 @@ impl Engine {
         let mut bytes = [0; Packet::MAX_HEADER_LEN];
         let len = t.packet.emit_header(&mut bytes);
         memory.write(head, bytes.get(..len)?).ok()?;
-        let mut pieces = std::mem::take(&mut self.pieces);
-        let payload = self.locate(t, &mut pieces);
-        let copied = payload.and_then(|p| p.copy_to(0, memory, body, t.payload_len as usize).ok());
-        pieces.clear();
-        self.pieces = pieces;
+        let len = t.payload_len as usize;
+        let copied = match self.in_one_piece(t) {
+            Some(payload) => payload.copy_to(0, memory, body, len).ok(),
+            None => {
+                let mut pieces = std::mem::take(&mut self.pieces);
+                let payload = self.locate(t, &mut pieces);
+                let copied = payload.and_then(|p| p.copy_to(0, memory, body, len).ok());
+                pieces.clear();
+                self.pieces = pieces;
+                copied
+            }
+        };
         if copied.is_none() {
             self.payload_gone(t);
             return None;
@@ -386,6 +393,33 @@ impl Engine {
         self.shared.counters.tx_frames += 1;
         self.is_out(t);
         Some(())
+    }
+
+    /// The payload of a request that has one entry, which is what most have.
+    #[inline]
+    fn in_one_piece(&self, t: &Transmit) -> Option<Payload<'_>> {
+        let Source::Request {
+            qp_num,
+            order,
+            offset,
+        } = t.source
+        else {
+            return None;
+        };
+        let qp = self.qps.get(&qp_num)?;
+        let (_, e) = qp.sq.by_order(order)?;
+        let Data::Sges(sges) = &e.wqe.data else {
+            return None;
+        };
+        let [sge] = sges.as_slice() else { return None };
+        let inside = offset + u64::from(t.payload_len) <= u64::from(sge.len);
+        let found = self.shared.keys.local(qp.init.pd?, sge, false);
+        let (of, base) = found.ok().filter(|_| inside)?;
+        Some(Payload::Part {
+            of,
+            offset: base + offset,
+            len: t.payload_len as usize,
+        })
     }
 
     fn fetch_payload(&self, t: &Transmit, out: &mut [u8]) -> Option<()> {
@@ -627,6 +661,12 @@ impl Engine {
     #[inline]
     pub fn has_event(&self) -> bool {
         !self.shared.events.is_empty()
+    }
+
+    /// Takes all that is to be reported, oldest first, into `out`, which is empty.
+    #[inline]
+    pub fn take_events(&mut self, out: &mut VecDeque<Event>) {
+        std::mem::swap(&mut self.shared.events, out);
     }
 
     /// The next thing to report.

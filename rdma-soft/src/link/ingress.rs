@@ -88,7 +88,7 @@ pub fn check(
 
 /// The packet of `len` bytes, without an ICRC, of which `bytes` are the first, as many as
 /// [`Packet::parse_header`] asks for; and the lengths of its headers and of its payload.
-#[inline]
+#[inline(always)]
 pub(super) fn headers(bytes: &[u8], len: usize) -> Result<(Packet, usize, usize), IngressError> {
     let parsed = Packet::parse_header(bytes, len).map_err(|error| match error {
         ParseError::UnknownOpcode(opcode) => IngressError::UnknownOpcode(opcode),

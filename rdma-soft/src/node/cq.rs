@@ -126,9 +126,18 @@ impl Entry {
 }
 
 impl Ring {
+    #[inline]
     fn store(&mut self, entry: Entry) {
+        match self.order {
+            None => self.entries.push_back(entry),
+            Some(_) => self.store_anywhere(entry),
+        }
+    }
+
+    #[cold]
+    fn store_anywhere(&mut self, entry: Entry) {
         let Some(order) = &mut self.order else {
-            return self.entries.push_back(entry);
+            return;
         };
         let last = self.entries.iter().rposition(|e| e.is_beside(&entry));
         let first = last.map_or(0, |at| at + 1);
@@ -166,9 +175,9 @@ impl Cq {
     #[inline]
     pub(super) fn push(
         &self,
-        wc: Completion,
-        owner: Arc<Qp>,
-        srq: Option<Arc<Srq>>,
+        wc: &Completion,
+        owner: &Arc<Qp>,
+        srq: Option<&Arc<Srq>>,
         solicited: bool,
     ) -> Pushed {
         let stamp = self.clock.map_or(0, |clock| clock.now().as_nanos());
@@ -182,10 +191,10 @@ impl Cq {
             return Pushed::Overrun;
         }
         ring.store(Entry {
-            wc,
+            wc: *wc,
             stamp,
-            owner,
-            srq,
+            owner: Arc::clone(owner),
+            srq: srq.cloned(),
         });
         self.filled.store(true, Ordering::Release);
         let armed = self.armed.load(Ordering::Relaxed);

@@ -340,8 +340,10 @@ impl Driver {
         self.flush_capture();
         let more_rx = budget.rx > 0 && received >= budget.rx;
         let more_tx = sent == budget.tx && self.waiting.is_empty();
-        let more_shm = (self.shm.as_mut()).is_some_and(|shm| !shm.stay_asleep());
-        let heard = (self.shm.as_mut()).is_some_and(|shm| shm.take_heard());
+        let (more_shm, heard) = match &mut self.shm {
+            Some(shm) => (!shm.stay_asleep(), shm.take_heard()),
+            None => (false, false),
+        };
         Turn {
             received,
             sent,

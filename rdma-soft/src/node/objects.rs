@@ -1,7 +1,7 @@
 //! The node's objects by their numbers: where new requests come from, and where what the engine
 //! reports goes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::event::Notice;
 use super::qp::Qp;
 use super::queue::{Poster, Posts};
 use super::srq::Srq;
-use crate::core::{CallError, CqId, Engine, Event, MULTICAST_QP, Queue, SrqId, XrcdId};
+use crate::core::{CallError, Completion, CqId, Engine, Event, MULTICAST_QP, Queue, SrqId, XrcdId};
 use crate::wire::Packet;
 
 /// The node's objects, by number.
@@ -27,6 +27,8 @@ pub(super) struct Objects {
     pub(super) posts: Arc<Posts>,
     /// Room for the list of queues whose requests are being taken.
     taken: Vec<Poster>,
+    /// Room for what is being reported.
+    events: VecDeque<Event>,
 }
 
 /// An XRC domain that is open.
@@ -89,47 +91,76 @@ impl Objects {
     }
 
     /// Hands the engine's events to their objects.
-    pub(super) fn report(&self, engine: &mut Engine, notices: &mut Vec<Notice>) {
-        while let Some(event) = engine.poll_event() {
-            match event {
-                Event::Completion { cq, wc, solicited } => {
-                    let (Some(cq), Some(qp)) = (self.cqs.get(&cq), self.qps.get(&wc.qp_num)) else {
-                        continue;
-                    };
-                    let srq = match wc.queue {
-                        Queue::Srq(id) => self.srqs.get(&id),
-                        Queue::Send | Queue::Recv => None,
-                    };
-                    let pushed = cq.push(wc, Arc::clone(qp), srq.cloned(), solicited);
-                    if let (Pushed::Lost | Pushed::Overrun, Some(srq)) = (pushed, srq) {
-                        // Nobody will poll it: its slot is free all the same.
-                        srq.reclaim();
+    pub(super) fn report(&mut self, engine: &mut Engine, notices: &mut Vec<Notice>) {
+        let mut events = std::mem::take(&mut self.events);
+        while engine.has_event() {
+            engine.take_events(&mut events);
+            for event in &events {
+                match event {
+                    Event::Completion { cq, wc, solicited } => {
+                        self.complete(engine, notices, *cq, wc, *solicited);
                     }
-                    match pushed {
-                        Pushed::Quiet | Pushed::Lost => {}
-                        Pushed::Event => notices.push(Notice::Completion(Arc::clone(cq))),
-                        Pushed::Overrun => {
-                            notices.push(Notice::of_cq(cq, ibv_event_type::IBV_EVENT_CQ_ERR));
-                            engine.cq_overrun(cq.id);
-                        }
-                    }
+                    other => self.report_rest(engine, notices, other),
                 }
-                Event::Qp { qp_num, kind } => {
-                    if let Some(qp) = self.qps.get(&qp_num) {
-                        notices.extend(qp.handles().iter().map(|h| Notice::of_qp(h, kind)));
-                    }
+            }
+            events.clear();
+        }
+        self.events = events;
+    }
+
+    /// Hands a completion to its CQ.
+    #[inline]
+    fn complete(
+        &self,
+        engine: &mut Engine,
+        notices: &mut Vec<Notice>,
+        cq: CqId,
+        wc: &Completion,
+        solicited: bool,
+    ) {
+        let (Some(cq), Some(qp)) = (self.cqs.get(&cq), self.qps.get(&wc.qp_num)) else {
+            return;
+        };
+        let srq = match wc.queue {
+            Queue::Srq(id) => self.srqs.get(&id),
+            Queue::Send | Queue::Recv => None,
+        };
+        match cq.push(wc, qp, srq, solicited) {
+            Pushed::Quiet => {}
+            Pushed::Event => notices.push(Notice::Completion(Arc::clone(cq))),
+            lost @ (Pushed::Lost | Pushed::Overrun) => {
+                if let Some(srq) = srq {
+                    // Nobody will poll it: its slot is free all the same.
+                    srq.reclaim();
                 }
-                Event::Srq { srq, kind } => {
-                    if let Some(srq) = self.srqs.get(&srq) {
-                        notices.push(Notice::of_srq(srq, kind));
-                    }
+                if lost == Pushed::Overrun {
+                    notices.push(Notice::of_cq(cq, ibv_event_type::IBV_EVENT_CQ_ERR));
+                    engine.cq_overrun(cq.id);
                 }
-                Event::State { qp_num, state } => {
-                    if let Some(qp) = self.qps.get(&qp_num) {
-                        qp.set_state(state);
-                        // What was posted before the queues knew.
-                        qp.give(engine);
-                    }
+            }
+        }
+    }
+
+    /// Hands another event than a completion to its object.
+    #[cold]
+    fn report_rest(&self, engine: &mut Engine, notices: &mut Vec<Notice>, event: &Event) {
+        match *event {
+            Event::Completion { .. } => {}
+            Event::Qp { qp_num, kind } => {
+                if let Some(qp) = self.qps.get(&qp_num) {
+                    notices.extend(qp.handles().iter().map(|h| Notice::of_qp(h, kind)));
+                }
+            }
+            Event::Srq { srq, kind } => {
+                if let Some(srq) = self.srqs.get(&srq) {
+                    notices.push(Notice::of_srq(srq, kind));
+                }
+            }
+            Event::State { qp_num, state } => {
+                if let Some(qp) = self.qps.get(&qp_num) {
+                    qp.set_state(state);
+                    // What was posted before the queues knew.
+                    qp.give(engine);
                 }
             }
         }

@@ -264,5 +264,5 @@ fn has_lease(node: &Node) -> bool {
 /// Pollers have given a sign of life since this was last asked, or one is in the middle of a poll: it may have
 /// lost the processor there.
 fn has_pollers(node: &Node) -> bool {
-    node.poller_seen.swap(false, Ordering::Relaxed) || node.progressing.load(Ordering::Relaxed) > 0
+    node.poller_seen.swap(false, Ordering::Relaxed) || node.progressing.load(Ordering::Relaxed)
 }

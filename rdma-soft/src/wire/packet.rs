@@ -96,7 +96,7 @@ impl Packet {
     ///
     /// # Errors
     /// As [`parse`](Packet::parse).
-    #[inline]
+    #[inline(always)]
     pub fn parse_header(bytes: &[u8], len: usize) -> Result<(Packet, usize, usize), ParseError> {
         let bth = Bth::parse(bytes)?;
         let Some(info) = bth.opcode.info() else {

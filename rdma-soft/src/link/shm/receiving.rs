@@ -40,7 +40,10 @@ impl ShmLink {
     ) -> u32 {
         let (mut count, mut over) = (0, false);
         // Each time another one is first: a flood of one leaves room for the others.
-        self.first = (self.first + 1) % self.incoming.len().max(1);
+        self.first += 1;
+        if self.first >= self.incoming.len() {
+            self.first = 0;
+        }
         for at in (self.first..self.incoming.len()).chain(0..self.first) {
             let incoming = &mut self.incoming[at];
             count += receive(incoming, most - count, &mut self.counters, &mut take);

@@ -290,7 +290,7 @@ impl Record {
     ///
     /// # Errors
     /// [`IngressError`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn parse(&self) -> Result<(Packet, usize), IngressError> {
         let len = self.headers + self.body;
         if self.headers < Bth::LEN {

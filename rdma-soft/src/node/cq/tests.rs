@@ -70,7 +70,7 @@ fn order_of(seed: Option<u64>) -> Vec<u64> {
         for qp in [&a, &b] {
             for queue in [Queue::Send, Queue::Recv] {
                 let wc = completion(qp, queue, seq);
-                assert_eq!(cq.push(wc, Arc::clone(qp), None, false), Pushed::Quiet);
+                assert_eq!(cq.push(&wc, qp, None, false), Pushed::Quiet);
             }
         }
     }
@@ -117,14 +117,7 @@ fn with_a_seed_only_the_order_of_each_queue_stays() {
 fn room() {
     let qp = queue_pair(1);
     let cq = cq(3, false, None);
-    let push = |seq| {
-        cq.push(
-            completion(&qp, Queue::Recv, seq),
-            Arc::clone(&qp),
-            None,
-            false,
-        )
-    };
+    let push = |seq| cq.push(&completion(&qp, Queue::Recv, seq), &qp, None, false);
     for seq in 0..3 {
         assert_eq!(push(seq), Pushed::Quiet);
     }
@@ -149,12 +142,7 @@ fn stamps_never_go_backwards_and_are_there_only_when_asked_for() {
     let stamped = cq(8, true, None);
     let before = SystemTime::now();
     for seq in 0..4 {
-        stamped.push(
-            completion(&qp, Queue::Send, seq),
-            Arc::clone(&qp),
-            None,
-            false,
-        );
+        stamped.push(&completion(&qp, Queue::Send, seq), &qp, None, false);
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     stamped.poll(8, |_, _, stamp| stamps.push(stamp)).unwrap();
@@ -167,12 +155,7 @@ fn stamps_never_go_backwards_and_are_there_only_when_asked_for() {
     assert!(off < std::time::Duration::from_secs(1), "{off:?}");
 
     let plain = cq(8, false, None);
-    plain.push(
-        completion(&qp, Queue::Send, 0),
-        Arc::clone(&qp),
-        None,
-        false,
-    );
+    plain.push(&completion(&qp, Queue::Send, 0), &qp, None, false);
     plain.poll(1, |_, _, stamp| assert_eq!(stamp, 0)).unwrap();
     assert_eq!(plain.wall_clock(5), 0);
 }
@@ -202,7 +185,7 @@ fn purging() {
     let cq = cq(8, false, None);
     for (qp, seq) in [(&a, 0), (&b, 1), (&a, 2)] {
         let wc = completion(qp, Queue::Srq(SrqId(7)), seq);
-        cq.push(wc, Arc::clone(qp), Some(Arc::clone(&srq)), false);
+        cq.push(&wc, qp, Some(&srq), false);
     }
     assert_eq!(srq.in_use(), 4);
     cq.purge(&a);

@@ -213,7 +213,19 @@ impl Driver {
     }
 
     /// Sends up to `most` packets; gives their number.
+    #[inline]
     pub(super) fn transmit(&mut self, now: Instant, most: u32) -> u32 {
+        let nothing = self.faults.is_none()
+            && self.waiting.is_empty()
+            && !self.engine.has_transmit()
+            && self.shm.as_ref().is_none_or(|shm| !shm.waits());
+        match nothing {
+            true => 0,
+            false => self.transmit_some(now, most),
+        }
+    }
+
+    fn transmit_some(&mut self, now: Instant, most: u32) -> u32 {
         while let Some(mut run) = self.waiting.pop_front() {
             if !self.send_run(&mut run) {
                 self.waiting.push_front(run);
