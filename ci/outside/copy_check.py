@@ -112,12 +112,11 @@ def destination_exists(where):
 
 
 def unreadable_source(where):
-    """A source that is missing, dangling, a directory, or not ours to read."""
+    """A source that is missing, dangling, or not ours to read."""
     destination = where / "never"
     dangling = where / "dangling"
     dangling.symlink_to(where / "nothing-here")
-    (where / "folder").mkdir()
-    for name in ("missing", "dangling", "folder"):
+    for name in ("missing", "dangling"):
         refused(copying.copy(where, where / name, destination, name=name), f"source {name}", str(where / name))
     secret = where / "secret"
     secret.write_text("secret")

@@ -38,7 +38,7 @@ struct Cli {
 enum Command {
     /// List devices with their ports and GID tables
     Devices(devices::Args),
-    /// Move a file between two processes by RDMA WRITE
+    /// Move a file or a directory between two processes by RDMA WRITE
     Copy(Box<copy::Args>),
     /// Run an unmodified verbs program on the software device
     Run(Box<run::Args>),

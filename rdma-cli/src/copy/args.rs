@@ -17,15 +17,24 @@ qp copy [OPTIONS] SRC DST
 #[command(after_help = "\
 Examples:
   qp copy big.bin /mnt/copy.bin            both ends on this machine
-  qp copy --listen 127.0.0.1:7471 inbox/   in one terminal: receive one file,
+  qp copy photos /mnt                      a directory with all that is in it
+  qp copy --listen 127.0.0.1:7471 inbox/   in one terminal: receive one of them,
   qp copy big.bin 127.0.0.1:7471           and in another: send it there
+  qp copy --resume --listen HOST:PORT DIR  go on where the last one broke off
+
+A directory arrives with names, permissions, times and links as they are, under
+its final name only when all of it is there and right; it replaces nothing.
+Owners do not come along, and pipes, sockets and devices are left out.
+
+With --resume, what has come is kept when a copy breaks off, and what is there
+is compared by its SHA-256 before the rest is sent. The sender needs no option.
 
 DST is taken as HOST:PORT if it ends in a colon and a number and has no slash;
 for a file of such a name write ./name:1. The software device takes a free
 address of 127.0.0.0/8 for itself; RDMA_SOFT_ADDR chooses another.")]
 pub struct Args {
-    /// The file and its copy: a file, a directory, or the HOST:PORT of a waiting receiver. With --listen: the directory
-    /// to receive into
+    /// The file or directory, and its copy: a name, a directory to put it into, or the HOST:PORT of a waiting receiver.
+    /// With --listen: the directory to receive into
     #[arg(value_name = "PATH", required = true, num_args = 1..=2)]
     paths: Vec<OsString>,
     /// Wait at this HOST:PORT for a sender; port 0 takes a free one
@@ -34,6 +43,9 @@ pub struct Args {
     /// Replace a file that exists; to be given where it is received
     #[arg(long)]
     force: bool,
+    /// Go on with a copy that broke off, and keep what has come if this one does; to be given where it is received
+    #[arg(long)]
+    resume: bool,
     /// Print a report for machines: one JSON object on standard output, everything else on standard error; of a failure
     /// it has the `error`
     #[arg(long)]
@@ -68,7 +80,7 @@ pub enum Role {
         /// Where the receiver waits.
         address: String,
     },
-    /// Receive one file.
+    /// Receive one file or directory.
     Receive {
         /// Where to wait.
         address: String,
@@ -88,6 +100,8 @@ pub struct Plan {
     pub timing: Timing,
     /// Existing files may be replaced.
     pub force: bool,
+    /// What a copy that broke off has left is gone on with.
+    pub resume: bool,
     /// A report for machines is wanted.
     pub json: bool,
     /// Another `qp copy` started this one.
@@ -119,6 +133,11 @@ impl Args {
                         "--force is for the side that receives: give it to `qp copy --listen`";
                     return Err(Failure::Usage(why.into()));
                 }
+                Some(_) if self.resume => {
+                    let why =
+                        "--resume is for the side that receives: give it to `qp copy --listen`";
+                    return Err(Failure::Usage(why.into()));
+                }
                 Some(address) => Role::Send {
                     source: source.into(),
                     address,
@@ -138,6 +157,7 @@ impl Args {
             device,
             timing,
             force: self.force,
+            resume: self.resume,
             json: self.json,
             child: self.child,
         })
@@ -190,8 +210,10 @@ impl Plan {
                 option(name, value.to_owned());
             }
         }
-        if self.force {
-            options.push("--force".into());
+        for (given, option) in [(self.force, "--force"), (self.resume, "--resume")] {
+            if given {
+                options.push(option.into());
+            }
         }
         options
     }

@@ -10,6 +10,31 @@ use tracing_subscriber::layer::{Context, Layer};
 
 use crate::term::Style;
 
+/// How wide a terminal is taken to be.
+const COLUMNS: usize = 80;
+
+/// A text in lines of at most `width` columns, broken between words.
+fn folded(mut text: &str, width: usize) -> Vec<&str> {
+    let mut lines = Vec::new();
+    loop {
+        let Some((end, _)) = text.char_indices().nth(width) else {
+            lines.push(text);
+            return lines;
+        };
+        // A word that is longer than a line stays whole.
+        let at = match text[end..].starts_with(' ') {
+            true => Some(end),
+            false => text[..end].rfind(' ').filter(|at| *at > 0),
+        };
+        let Some(at) = at.or_else(|| text[end..].find(' ').map(|more| end + more)) else {
+            lines.push(text);
+            return lines;
+        };
+        lines.push(text[..at].trim_end());
+        text = text[at..].trim_start();
+    }
+}
+
 /// Where the lines go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sink {
@@ -72,8 +97,11 @@ impl Console {
 
     /// Shows a step of the end called `end`.
     pub fn step_of(&self, end: &str, text: &str) {
-        let style = self.style;
-        self.line(format_args!("  {:<8}  {text}", style.cyan(end)));
+        let mut end = format!("{:<8}", self.style.cyan(end));
+        for line in folded(text, COLUMNS - 12) {
+            self.line(format_args!("  {end}  {line}"));
+            end = " ".repeat(8);
+        }
     }
 
     /// Begins the progress bar of `total` bytes, where standard error is a terminal.
@@ -104,6 +132,9 @@ impl Console {
         if let Ok(look) = ProgressStyle::with_template("  {spinner:.cyan} {msg}") {
             self.bar.set_style(look);
         }
+        self.bar
+            .set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
+        self.bar.reset();
         self.bar.set_message(what);
         self.bar.enable_steady_tick(Duration::from_millis(100));
     }
@@ -173,6 +204,16 @@ impl Visit for Told {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_are_broken_between_words() {
+        assert_eq!(folded("", 4), [""]);
+        assert_eq!(folded("ab cd", 5), ["ab cd"]);
+        assert_eq!(folded("ab  cd ef", 5), ["ab", "cd ef"]);
+        assert_eq!(folded("→→ cd ef", 5), ["→→ cd", "ef"]);
+        assert_eq!(folded("abcdefgh ij", 4), ["abcdefgh", "ij"]);
+        assert_eq!(folded("abcdefgh", 4), ["abcdefgh"]);
+    }
 
     #[test]
     fn a_transition_is_one_short_line() {

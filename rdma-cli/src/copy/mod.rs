@@ -1,4 +1,4 @@
-//! `qp copy`: a file from one process to another through a Queue Pair each.
+//! `qp copy`: a file or a directory from one process to another through a Queue Pair each.
 
 mod args;
 mod child;
@@ -12,6 +12,7 @@ mod receiver;
 mod report;
 mod sender;
 mod wake;
+mod writer;
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -32,7 +33,7 @@ use console::{Console, Narrator, Sink};
 use end::LocalEnd;
 use file::{Source, Target};
 use interrupt::Interrupt;
-use report::{Report, short};
+use report::{Report, in_words, short};
 use sender::Receiver;
 
 use crate::failure::{Failure, told};
@@ -41,7 +42,7 @@ use crate::term::Harmless;
 /// Runs the command.
 ///
 /// # Errors
-/// The file did not arrive; nothing is left under its final name then.
+/// It did not arrive; nothing is left under its final name then.
 pub fn run(args: Args) -> Result<(), Failure> {
     let json = args.json;
     let ended = run_plan(args);
@@ -123,13 +124,19 @@ fn both(
         plan.force,
     )
     .map_err(Failure::Told)?;
-    if source.is(&target.path) {
+    if source.has(&target.path) {
+        let what = if source.tree.is_some() {
+            "is in the source"
+        } else {
+            "is the source"
+        };
         return Err(Failure::told(format!(
-            "{} is the source itself: choose another destination",
+            "{} {what} itself: choose another destination",
             target.path.display()
         )));
     }
-    target.check().map_err(Failure::Told)?;
+    let tree = source.tree.is_some();
+    target.check(tree).map_err(Failure::Told)?;
     let end = LocalEnd::open(&plan.device, plan.timing, Access::empty())?;
     introduce(
         plan,
@@ -189,7 +196,7 @@ fn receive(
     } else {
         let style = console.style();
         console.line(format_args!(
-            "{LISTENING}{} for one file into {}",
+            "{LISTENING}{} for one file or directory into {}",
             style.bold(listening),
             Harmless(place.display())
         ));
@@ -216,6 +223,9 @@ fn introduce(plan: &Plan, source: &Source, destination: &str, end: &LocalEnd, co
         style.bold(Harmless(name)),
         style.bold(Harmless(destination))
     ));
+    if let Some((_, counts)) = source.tree {
+        console.line(style.dim(format!("  {}", in_words(counts))));
+    }
     describe(plan, end, console);
 }
 

@@ -8,17 +8,20 @@
 //!   chunk in the file, so chunks that are all zeros are left out. What arrives arrives in order, so the slot is known
 //!   by counting.
 //! - The receiver gives slots back by empty SENDs whose immediate is how many it has freed so far (modulo 2^32).
+//! - A tree is sent like a file: its listing, and then its files, are the bytes of it.
+//! - A receiver that has something of a copy that broke off says how much and with which digest; the sender compares that
+//!   with what it has, and says from which chunk on it sends: the next one, or the first.
 //! - Whoever hears nothing for a while writes zero bytes to the other: only a living device acknowledges that.
 
 use rdma_qp::exchange::tcp::Channel;
 use rdma_qp::exchange::{Exchange as _, ExchangeError};
 use serde::{Deserialize, Serialize};
 
-use super::file::CHUNK;
+use super::file::{CHUNK, LARGEST_LISTING};
 use super::report::End;
 
 /// Version of all this; both ends must have the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Slots that a receiver offers.
 pub const SLOTS: u32 = 16;
@@ -30,12 +33,27 @@ pub const LARGEST: u64 = (CHUNK as u64) << 32;
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case")]
 pub enum Message {
-    /// The sender has a file.
+    /// The sender has a file or a tree.
     Offer(Offer),
     /// The receiver takes it.
     Accept {
         /// Where it will be, as people read it.
         path: String,
+        /// It looks at what a copy that broke off has left: [`Message::Have`] follows.
+        #[serde(default)]
+        resume: bool,
+    },
+    /// What the receiver has, after [`Message::Accept`] with `resume`.
+    Have {
+        /// Whole chunks from the beginning.
+        chunks: u64,
+        /// The digest of them; empty if there are none.
+        sha256: String,
+    },
+    /// The sender goes on, after [`Message::Have`].
+    From {
+        /// From this chunk on: the first one that the receiver has not, or 0.
+        chunk: u64,
     },
     /// The sender has written everything.
     Sent {
@@ -55,7 +73,7 @@ pub enum Message {
     Report(Box<End>),
 }
 
-/// The file that a sender has.
+/// The file or the tree that a sender has.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Offer {
     /// [`VERSION`].
@@ -64,8 +82,11 @@ pub struct Offer {
     pub chunk: u64,
     /// Its name without directories; any bytes.
     pub name: Vec<u8>,
-    /// Its length in bytes.
+    /// Bytes that will be sent: its length; of a tree, the listing and all files.
     pub size: u64,
+    /// Of a tree, the length of its listing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listing: Option<u64>,
     /// Its permission bits.
     pub mode: u32,
     /// What the receiver was told that its sender knows; empty where a file is taken from anybody.
@@ -90,6 +111,13 @@ impl Offer {
                 "somebody else came instead of the sender that this receiver was started for: nothing was received"
                     .into(),
             );
+        }
+        if let Some(listing) = self.listing
+            && (listing == 0 || listing > LARGEST_LISTING || listing > self.size)
+        {
+            return Err(format!(
+                "a listing of {listing} bytes is none that this receiver takes ({LARGEST_LISTING} at most)"
+            ));
         }
         if self.size > LARGEST {
             return Err(format!(
@@ -188,6 +216,7 @@ mod tests {
             chunk: CHUNK as u64,
             name,
             size: 5,
+            listing: None,
             mode: 0o644,
             secret: String::new(),
         }
@@ -197,7 +226,15 @@ mod tests {
     fn messages_survive_the_way() {
         for message in [
             Message::Offer(offer()),
-            Message::Accept { path: "a/b".into() },
+            Message::Accept {
+                path: "a/b".into(),
+                resume: true,
+            },
+            Message::Have {
+                chunks: 7,
+                sha256: "00".into(),
+            },
+            Message::From { chunk: 7 },
             Message::Sent {
                 chunks: 3,
                 sha256: "00".into(),
@@ -244,8 +281,15 @@ mod tests {
             }
             .check("")
             .unwrap_err()
-            .contains("versions 9 and 1")
+            .contains("versions 9 and 2")
         );
+        for listing in [0, 6, LARGEST_LISTING + 1] {
+            let tree = Offer {
+                listing: Some(listing),
+                ..offer()
+            };
+            assert!(tree.check("").unwrap_err().contains("listing"));
+        }
         assert!(
             Offer {
                 size: LARGEST + 1,

@@ -1,5 +1,6 @@
-//! The end that gets the file.
+//! The end that gets the file or the tree.
 
+use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -10,19 +11,20 @@ use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rdma_qp::Mr;
+use indicatif::BinaryBytes;
 use rdma_qp::exchange::tcp::{Channel, Listener};
 
 use super::args::Plan;
 use super::connection::{Connection, Event, give_reason, give_up};
 use super::console::Console;
 use super::end::LocalEnd;
-use super::file::{CHUNK, Digest, Opened, Partial, Target, chunk_len};
+use super::file::{CHUNK, Coming, Counts, Digest, Opened, Partial, Target, chunk_len};
 use super::interrupt::Interrupt;
 use super::protocol::{Message, Offer, SLOTS, hear, say};
 use super::report::Report;
-use super::sender::out_of_place;
+use super::sender::{STARTS_OVER, goes_on, out_of_place};
 use super::wake::{Bell, sleep_on};
+use super::writer::{Job, Said, write_all};
 use crate::failure::{Failure, told};
 
 /// How long the sender may take for each step before the transfer.
@@ -30,10 +32,10 @@ const STEP: Duration = Duration::from_secs(10);
 /// How long to sleep at most while nobody comes.
 const NAP: Duration = Duration::from_secs(3600);
 
-/// Waits for one sender, which has to know `secret` if there is one, and receives its file into `place`.
+/// Waits for one sender, which has to know `secret` if there is one, and receives its file or tree into `place`.
 ///
 /// # Errors
-/// Anything that keeps the file from arriving whole; then nothing of it is left.
+/// Anything that keeps it from arriving whole; then nothing of it is left, unless the plan is to resume.
 pub fn receive(
     plan: &Plan,
     listener: Listener,
@@ -47,36 +49,61 @@ pub fn receive(
     // One file is received: whoever comes later is told so by the system.
     drop(listener);
     let (offer, target) = welcome(&mut channel, place, secret, plan.force)?;
-    let (opened, partial) = match target.create(offer.mode) {
+    let resume = plan.resume;
+    let coming = Coming {
+        size: offer.size,
+        mode: offer.mode,
+        listing: offer.listing,
+        resume,
+    };
+    let (opened, mut partial) = match target.create(&coming) {
         Ok(created) => created,
         Err(why) => return Err(refuse(&mut channel, Failure::Told(why))),
     };
     let path = target.path.display().to_string();
-    say(&mut channel, &Message::Accept { path: path.clone() })
-        .map_err(|broken| give_reason("sender", None, broken))?;
+    let accept = Message::Accept {
+        path: path.clone(),
+        resume,
+    };
+    say(&mut channel, &accept).map_err(|broken| give_reason("sender", None, broken))?;
     let offered = [end.slots.remote()];
     let (connection, _) = Connection::new(end, channel, interrupt, "sender", &offered)?;
     console.step(&connection.summary());
-    let mut receiving = Receiving::begin(connection, opened, offer.size, console)?;
-    let received = receiving.run(partial);
+    let mut receiving = Receiving::begin(connection, opened, (offer.size, resume), console)?;
+    let received = receiving.run(&mut partial);
     console.finish();
     let Received {
         digest,
+        tree,
         seconds,
         verify_seconds,
     } = match received {
         Ok(received) => received,
         Err(failure) => {
             receiving.connection.give_up(&failure);
+            let there = receiving.resumed + receiving.bytes;
+            if !receiving.reading {
+                // What came is written before it is counted, or removed.
+                drop(receiving.stop());
+            }
+            if partial.is_kept() && there > 0 {
+                let kept = BinaryBytes(there);
+                console.step(&format!(
+                    "keeps {kept} of it: receive it with --resume to go on"
+                ));
+            }
             return Err(failure);
         }
     };
     let (path_mtu, moved) = (receiving.connection.path_mtu(), receiving.bytes);
+    let bytes_resumed = receiving.resumed;
     let (own, theirs, side_channel_bytes) = receiving.stop().finish();
     Ok(Report {
         destination: path,
         bytes: offer.size,
         bytes_moved: moved,
+        bytes_resumed,
+        tree,
         seconds,
         bytes_per_second: offer.size as f64 / seconds.max(1e-9),
         verify_seconds,
@@ -137,28 +164,13 @@ fn welcome(
     }
 }
 
-/// Work for the thread that writes.
-enum Job {
-    /// Write the chunk in a slot to the file.
-    Write {
-        /// Its number in the file.
-        index: u64,
-        /// Where it is in the slots.
-        slot: usize,
-        /// Its length in bytes.
-        len: usize,
-    },
-    /// Everything is written: read it back.
-    Finish,
-}
-
 /// A transfer under way.
 struct Receiving<'a> {
     connection: Connection,
     console: &'a Console,
     jobs: Sender<Job>,
-    /// What the thread that writes has to say: one digest, or why there is none.
-    results: Receiver<Result<Digest, String>>,
+    /// What the thread that writes has to say.
+    results: Receiver<Result<Said, String>>,
     writer: JoinHandle<()>,
     /// Rung by that thread.
     bell: Bell,
@@ -172,11 +184,31 @@ struct Receiving<'a> {
     next: u64,
     /// Bytes that came.
     bytes: u64,
+    /// Bytes that were there before.
+    resumed: u64,
+    /// What is known of what a copy that broke off has left.
+    rest: Rest,
+    /// The thread that writes reads, which may take long.
+    reading: bool,
+    /// What came before it was known where it belongs.
+    early: VecDeque<(u32, u32)>,
+}
+
+/// What is known of what a copy that broke off has left.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    /// It is being looked at.
+    Unknown,
+    /// So many chunks are there; the sender compares them.
+    Have(u64),
+    /// What comes is in its place.
+    Settled,
 }
 
 /// How a transfer ended.
 struct Received {
     digest: Digest,
+    tree: Option<Counts>,
     seconds: f64,
     verify_seconds: f64,
 }
@@ -185,8 +217,8 @@ impl<'a> Receiving<'a> {
     /// Starts the thread that writes.
     fn begin(
         connection: Connection,
-        opened: Opened,
-        size: u64,
+        mut opened: Opened,
+        (size, resume): (u64, bool),
         console: &'a Console,
     ) -> Result<Receiving<'a>, Failure> {
         let (jobs, queue) = mpsc::channel();
@@ -199,11 +231,11 @@ impl<'a> Receiving<'a> {
             written.clone(),
         );
         let write = move || {
-            if let Some(result) =
-                write_all(&queue, &opened, &slots, size, &counted, &ringing).transpose()
-            {
-                let _ = say.send(result);
-            }
+            let tell = |said| {
+                let _ = say.send(said);
+                ringing.ring();
+            };
+            write_all(&queue, &mut opened, &slots, (&counted, &ringing), tell);
             drop((slots, say));
             ringing.ring();
         };
@@ -211,7 +243,17 @@ impl<'a> Receiving<'a> {
             .name("qp-write".into())
             .spawn(write)
             .map_err(told)?;
-        console.begin(size);
+        let rest = match resume {
+            true => {
+                let _ = jobs.send(Job::Look);
+                console.wait("looking at what is there already");
+                Rest::Unknown
+            }
+            false => {
+                console.begin(size);
+                Rest::Settled
+            }
+        };
         Ok(Receiving {
             connection,
             console,
@@ -225,17 +267,24 @@ impl<'a> Receiving<'a> {
             told: 0,
             next: 0,
             bytes: 0,
+            resumed: 0,
+            rest,
+            reading: resume,
+            early: VecDeque::new(),
         })
     }
 
     /// Receives everything, checks it, and gives it its final name.
-    fn run(&mut self, partial: Partial) -> Result<Received, Failure> {
+    fn run(&mut self, partial: &mut Partial) -> Result<Received, Failure> {
         let began = Instant::now();
         let mut expected: Option<(u64, String)> = None;
         let mut finished: Option<Instant> = None;
         loop {
             match self.connection.message()? {
-                Some(Message::Sent { chunks, sha256 }) if expected.is_none() => {
+                Some(Message::From { chunk }) => self.go_on(chunk)?,
+                Some(Message::Sent { chunks, sha256 })
+                    if expected.is_none() && self.rest == Rest::Settled =>
+                {
                     expected = Some((chunks, sha256))
                 }
                 Some(other) => return Err(out_of_place(&other)),
@@ -249,17 +298,25 @@ impl<'a> Receiving<'a> {
                     .is_some_and(|(chunks, _)| *chunks <= self.came)
             {
                 self.job(Job::Finish)?;
+                self.reading = true;
                 finished = Some(Instant::now());
                 self.console
                     .wait("bringing it to the disk and reading it back");
             }
             match (self.results.try_recv(), &expected, finished) {
-                (Ok(Ok(digest)), Some((chunks, sha256)), Some(finished)) => {
+                (Ok(Ok(Said::Left(left))), ..) if self.rest == Rest::Unknown => {
+                    let (chunks, sha256) =
+                        left.map_or_else(Default::default, |(n, sum)| (n, sum.to_string()));
+                    (self.rest, self.reading) = (Rest::Have(chunks), false);
+                    self.connection.say(&Message::Have { chunks, sha256 })?;
+                }
+                (Ok(Ok(Said::End(digest, tree))), Some((chunks, sha256)), Some(finished)) => {
                     let seconds = finished.duration_since(began).as_secs_f64();
                     let verify_seconds = finished.elapsed().as_secs_f64();
                     self.conclude(digest, *chunks, sha256, partial)?;
                     return Ok(Received {
                         digest,
+                        tree,
                         seconds,
                         verify_seconds,
                     });
@@ -278,6 +335,30 @@ impl<'a> Receiving<'a> {
         }
     }
 
+    /// The sender goes on from this chunk.
+    fn go_on(&mut self, chunk: u64) -> Result<(), Failure> {
+        let Rest::Have(have) = self.rest else {
+            return Err(out_of_place(&Message::From { chunk }));
+        };
+        if chunk != 0 && chunk != have {
+            return Err(out_of_place(&Message::From { chunk }));
+        }
+        self.console.finish();
+        if chunk > 0 {
+            self.resumed = (chunk * CHUNK as u64).min(self.size);
+            self.console.step(&goes_on(self.resumed));
+        } else {
+            self.job(Job::StartOver)?;
+            if have > 0 {
+                self.console.step(STARTS_OVER);
+            }
+        }
+        self.next = chunk;
+        self.rest = Rest::Settled;
+        self.console.begin(self.size);
+        Ok(())
+    }
+
     /// Takes what happened on the Queue Pair. True if anything did.
     fn collect(&mut self) -> Result<bool, Failure> {
         let mut any = false;
@@ -286,6 +367,27 @@ impl<'a> Receiving<'a> {
             let Event::Came { imm, len } = event else {
                 continue;
             };
+            self.early.push_back((imm, len));
+            // On the Queue Pair it may be here before the word that goes before it.
+            if self.rest != Rest::Settled {
+                if self.early.len() > SLOTS as usize {
+                    return Err(Failure::told(
+                        "the sender wrote into slots that it was not given back",
+                    ));
+                }
+                continue;
+            }
+            self.take()?;
+        }
+        if self.rest == Rest::Settled {
+            self.take()?;
+        }
+        Ok(any)
+    }
+
+    /// Puts what came into its place.
+    fn take(&mut self) -> Result<(), Failure> {
+        while let Some((imm, len)) = self.early.pop_front() {
             let index = u64::from(imm);
             let due = chunk_len(self.size, index);
             if index < self.next || len as usize != due || due == 0 {
@@ -310,7 +412,7 @@ impl<'a> Receiving<'a> {
             self.console
                 .progress((self.next * CHUNK as u64).min(self.size));
         }
-        Ok(any)
+        Ok(())
     }
 
     fn job(&self, job: Job) -> Result<(), Failure> {
@@ -334,9 +436,11 @@ impl<'a> Receiving<'a> {
         digest: Digest,
         chunks: u64,
         sha256: &str,
-        partial: Partial,
+        partial: &mut Partial,
     ) -> Result<(), Failure> {
         let here = digest.to_string();
+        // From here on it is of no use for going on with.
+        partial.discard();
         if chunks != self.came || here != sha256 {
             return Err(Failure::told(format!(
                 "what was read back from the disk is not what was sent ({} of {chunks} chunks, sha256 {here} instead of {sha256}): \
@@ -362,33 +466,5 @@ impl<'a> Receiving<'a> {
         // It has said all that it had to say.
         let _ = writer.join();
         connection
-    }
-}
-
-/// Writes chunks until everything is there; then reads it back. `None`: nobody wants the file any more.
-fn write_all(
-    queue: &Receiver<Job>,
-    opened: &Opened,
-    slots: &Mr,
-    size: u64,
-    written: &AtomicU64,
-    bell: &Bell,
-) -> Result<Option<Digest>, String> {
-    let mut bytes = vec![0; CHUNK];
-    loop {
-        match queue.recv() {
-            Ok(Job::Write { index, slot, len }) => {
-                let bytes = &mut bytes[..len];
-                slots
-                    .read_at(slot, bytes)
-                    .map_err(|error| error.to_string())?;
-                opened.write_at(index * CHUNK as u64, bytes)?;
-                // After this the sender may use the slot again.
-                written.fetch_add(1, Ordering::Release);
-                bell.ring();
-            }
-            Ok(Job::Finish) => return opened.finish(size).map(Some),
-            Err(_) => return Ok(None),
-        }
     }
 }

@@ -7,6 +7,7 @@ use indicatif::{BinaryBytes, HumanCount};
 use rdma_soft::Snapshot;
 use serde::{Deserialize, Serialize};
 
+use super::file::Counts;
 use crate::term::{Harmless, Style};
 
 /// One end of a copy that succeeded.
@@ -85,10 +86,14 @@ pub fn max_resident_bytes() -> u64 {
 pub struct Report {
     /// Where the copy is, as its end calls it.
     pub destination: String,
-    /// Length of the file.
+    /// Length of the file; of a tree, of all its files and the listing of it.
     pub bytes: u64,
-    /// Bytes of it that went through the Queue Pairs; the rest is zeros.
+    /// Bytes of it that went through the Queue Pairs; the rest is zeros, or was there.
     pub bytes_moved: u64,
+    /// Bytes that a copy which broke off had left, and that were right.
+    pub bytes_resumed: u64,
+    /// What is in it, of a tree.
+    pub tree: Option<Counts>,
     /// From the first byte read to the last byte written.
     pub seconds: f64,
     /// `bytes` by `seconds`.
@@ -122,10 +127,18 @@ impl Report {
             style.bold(size),
             style.bold(format!("{rate}/s"))
         )];
-        if self.bytes_moved < self.bytes {
+        if let Some(counts) = self.tree {
+            lines.push(format!("  {}", in_words(counts)));
+        }
+        if self.bytes_resumed > 0 {
+            let resumed = BinaryBytes(self.bytes_resumed);
+            lines.push(format!("  {resumed} of it were there already, and right"));
+        }
+        let zeros = self.bytes - self.bytes_moved - self.bytes_resumed;
+        if zeros > 0 {
+            let zeros = BinaryBytes(zeros);
             lines.push(format!(
-                "  {} of it are zeros, which did not have to travel",
-                BinaryBytes(self.bytes - self.bytes_moved)
+                "  {zeros} of it are zeros, which did not have to travel"
             ));
         }
         lines.push(format!("{} sha256 {}", style.green("✓"), self.sha256));
@@ -155,6 +168,30 @@ impl Report {
         );
         lines
     }
+}
+
+/// What is in a tree, in one line.
+pub fn in_words(counts: Counts) -> String {
+    let some = |count, one, more| {
+        format!(
+            "{} {}",
+            HumanCount(count),
+            if count == 1 { one } else { more }
+        )
+    };
+    let mut text = format!(
+        "{}, {}, {}",
+        some(counts.files, "file", "files"),
+        some(counts.directories, "directory", "directories"),
+        some(counts.links, "link", "links")
+    );
+    if counts.skipped > 0 {
+        text += &format!(
+            "; {} left out (pipes, sockets, devices)",
+            HumanCount(counts.skipped)
+        );
+    }
+    text
 }
 
 /// What happened to an end's frames, in one line.

@@ -1,4 +1,4 @@
-//! The end that has the file.
+//! The end that has the file or the tree.
 
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -6,6 +6,7 @@ use std::sync::mpsc::{self, Sender, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use indicatif::BinaryBytes;
 use rdma_qp::RemoteRegion;
 use rdma_qp::exchange::tcp::{self, Channel};
 
@@ -47,19 +48,19 @@ pub fn send(
     console: &Console,
 ) -> Result<Report, Failure> {
     let mut channel = tcp::connect(&*to.address, STEP).map_err(told)?;
-    let destination = match introduce(&mut channel, &source, &to.secret) {
-        Ok(path) => path,
+    let (destination, resume) = match introduce(&mut channel, &source, &to.secret) {
+        Ok(accepted) => accepted,
         Err(broken) => return Err(give_reason("receiver", None, broken)),
     };
     let (connection, there) = Connection::new(end, channel, interrupt, "receiver", &[])?;
     console.step(&connection.summary());
-    let size = source.size;
+    let (size, tree) = (source.size, source.tree);
     let began = Instant::now();
-    let mut sending = Sending::begin(connection, source, console)?;
+    let mut sending = Sending::new(connection, size, console)?;
     let sent = there
         .region(0)
         .map_err(told)
-        .and_then(|region| sending.run(region));
+        .and_then(|region| sending.run(region, source, resume));
     console.finish();
     let Sent {
         digest,
@@ -73,12 +74,15 @@ pub fn send(
         }
     };
     let (skipped, path_mtu) = (sending.progress.skipped(), sending.connection.path_mtu());
+    let bytes_resumed = sending.progress.resumed();
     let (own, theirs, side_channel_bytes) = sending.connection.finish();
     let took = seconds.duration_since(began).as_secs_f64();
     Ok(Report {
         destination,
         bytes: size,
         bytes_moved: size - skipped,
+        bytes_resumed,
+        tree: tree.map(|(_, counts)| counts),
         seconds: took,
         bytes_per_second: size as f64 / took.max(1e-9),
         verify_seconds,
@@ -91,8 +95,12 @@ pub fn send(
     })
 }
 
-/// Offers the file; gives the path that the receiver will have it under.
-fn introduce(channel: &mut Channel, source: &Source, secret: &str) -> Result<String, Broken> {
+/// Offers what there is; gives the path that the receiver will have it under, and whether it may have some of it.
+fn introduce(
+    channel: &mut Channel,
+    source: &Source,
+    secret: &str,
+) -> Result<(String, bool), Broken> {
     let offer = Offer {
         version: VERSION,
         chunk: CHUNK as u64,
@@ -101,12 +109,13 @@ fn introduce(channel: &mut Channel, source: &Source, secret: &str) -> Result<Str
             .map(|name| name.as_bytes().to_vec())
             .unwrap_or_default(),
         size: source.size,
+        listing: source.tree.map(|(listing, _)| listing),
         mode: source.mode,
         secret: secret.to_owned(),
     };
     say(channel, &Message::Offer(offer))?;
     match hear(channel)? {
-        Message::Accept { path } => Ok(path),
+        Message::Accept { path, resume } => Ok((path, resume)),
         other => Err(Broken::OutOfPlace(format!("{other:?}"))),
     }
 }
@@ -116,10 +125,8 @@ struct Sending<'a> {
     connection: Connection,
     console: &'a Console,
     progress: Arc<Progress>,
-    /// Chunks that were read, in order.
-    pieces: mpsc::Receiver<Piece>,
-    /// Their buffers, on the way back to the reader.
-    spare: Sender<Vec<u8>>,
+    /// The thread that reads, once it does.
+    reader: Option<Reader>,
     /// Rung by the reader.
     bell: Bell,
     size: u64,
@@ -127,6 +134,14 @@ struct Sending<'a> {
     posted: u64,
     completed: u64,
     freed: u64,
+}
+
+/// What there is to do with the thread that reads.
+struct Reader {
+    /// Chunks that were read, in order.
+    pieces: mpsc::Receiver<Piece>,
+    /// Their buffers, on the way back to it.
+    spare: Sender<Vec<u8>>,
 }
 
 /// How a transfer ended.
@@ -138,41 +153,17 @@ struct Sent {
 }
 
 impl<'a> Sending<'a> {
-    /// Starts to read `source`, in a thread of its own.
-    fn begin(
+    fn new(
         connection: Connection,
-        source: Source,
+        size: u64,
         console: &'a Console,
     ) -> Result<Sending<'a>, Failure> {
-        let (give, pieces) = mpsc::sync_channel(AHEAD);
-        let (spare, take) = mpsc::channel();
-        for _ in 0..AHEAD + 2 {
-            let _ = spare.send(Vec::new());
-        }
-        let bell = Bell::new().map_err(told)?;
-        let progress = Arc::new(Progress::default());
-        let size = source.size;
-        let (shared, ringing) = (progress.clone(), bell.clone());
-        let read = move || {
-            let give = |piece| {
-                let given = give.send(piece).is_ok();
-                ringing.ring();
-                given
-            };
-            source.read(&shared, || take.recv().ok(), give);
-        };
-        thread::Builder::new()
-            .name("qp-read".into())
-            .spawn(read)
-            .map_err(told)?;
-        console.begin(size);
         Ok(Sending {
             connection,
             console,
-            progress,
-            pieces,
-            spare,
-            bell,
+            progress: Arc::default(),
+            reader: None,
+            bell: Bell::new().map_err(told)?,
             size,
             posted: 0,
             completed: 0,
@@ -180,14 +171,69 @@ impl<'a> Sending<'a> {
         })
     }
 
+    /// Starts to read `source`, in a thread of its own, behind the chunks that the receiver has.
+    fn begin(&mut self, source: Source, there: Option<(u64, String)>) -> Result<(), Failure> {
+        let (give, pieces) = mpsc::sync_channel(AHEAD);
+        let (spare, take) = mpsc::channel();
+        for _ in 0..AHEAD + 2 {
+            let _ = spare.send(Vec::new());
+        }
+        let (shared, ringing) = (self.progress.clone(), self.bell.clone());
+        let read = move || {
+            let give = |piece| {
+                let given = give.send(piece).is_ok();
+                ringing.ring();
+                given
+            };
+            source.read(there, &shared, || take.recv().ok(), give);
+        };
+        thread::Builder::new()
+            .name("qp-read".into())
+            .spawn(read)
+            .map_err(told)?;
+        self.reader = Some(Reader { pieces, spare });
+        Ok(())
+    }
+
+    /// Waits until the receiver has said what it has.
+    fn hear_of_the_rest(&mut self) -> Result<Option<(u64, String)>, Failure> {
+        self.console
+            .wait("the receiver looks at what it has already");
+        loop {
+            match self.connection.message()? {
+                Some(Message::Have { chunks: 0, .. }) => return Ok(None),
+                Some(Message::Have { chunks, sha256 }) => {
+                    self.console.wait("comparing what the receiver has already");
+                    return Ok(Some((chunks, sha256)));
+                }
+                Some(other) => return Err(out_of_place(&other)),
+                None => {}
+            }
+            if !self.collect()? {
+                self.connection.sleep(&self.bell)?;
+            }
+        }
+    }
+
     /// Sends everything, and waits for the verdict.
-    fn run(&mut self, region: RemoteRegion) -> Result<Sent, Failure> {
+    fn run(&mut self, region: RemoteRegion, source: Source, resume: bool) -> Result<Sent, Failure> {
         if region.len < u64::from(SLOTS) * CHUNK as u64 {
             return Err(Failure::told(format!(
                 "the receiver offered only {} bytes of slots",
                 region.len
             )));
         }
+        let there = match resume {
+            true => self.hear_of_the_rest()?,
+            false => None,
+        };
+        if resume && there.is_none() {
+            self.connection.say(&Message::From { chunk: 0 })?;
+        }
+        if there.is_none() {
+            self.console.begin(self.size);
+        }
+        self.begin(source, there)?;
         let mut digest = None;
         loop {
             self.connection
@@ -236,8 +282,16 @@ impl<'a> Sending<'a> {
         let mut any = false;
         // A slot is free when the write from it is done here, and its content is used there.
         while self.posted - self.completed.min(self.freed) < u64::from(SLOTS) {
-            let (index, bytes) = match self.pieces.try_recv() {
+            let Some(reader) = &self.reader else {
+                return Ok(any);
+            };
+            let (index, bytes) = match reader.pieces.try_recv() {
                 Ok(Piece::Chunk { index, bytes }) => (index, bytes),
+                Ok(Piece::From(chunk)) => {
+                    self.go_on(chunk)?;
+                    any = true;
+                    continue;
+                }
                 Ok(Piece::End(sum)) => {
                     *digest = Some(sum);
                     return Ok(true);
@@ -262,10 +316,24 @@ impl<'a> Sending<'a> {
             self.connection
                 .write(slot, bytes.len(), region.at(slot as u64), imm)?;
             self.posted += 1;
-            let _ = self.spare.send(bytes);
+            if let Some(reader) = &self.reader {
+                let _ = reader.spare.send(bytes);
+            }
             any = true;
         }
         Ok(any)
+    }
+
+    /// Tells the receiver, and the user, from which chunk on it goes.
+    fn go_on(&mut self, chunk: u64) -> Result<(), Failure> {
+        self.connection.say(&Message::From { chunk })?;
+        self.console.finish();
+        match chunk {
+            0 => self.console.step(STARTS_OVER),
+            _ => self.console.step(&goes_on(self.progress.resumed())),
+        }
+        self.console.begin(self.size);
+        Ok(())
     }
 
     /// Tells the receiver that this was all, and waits until it has read it back from its disk.
@@ -297,6 +365,17 @@ impl<'a> Sending<'a> {
             verify_seconds: seconds.elapsed().as_secs_f64(),
         })
     }
+}
+
+/// What the receiver has is of another content.
+pub const STARTS_OVER: &str = "what was left of it is not the beginning of this: all is sent";
+
+/// What the receiver has is right.
+pub fn goes_on(bytes: u64) -> String {
+    format!(
+        "goes on behind {}, which are there and right",
+        BinaryBytes(bytes)
+    )
 }
 
 /// The failure of hearing what should not have been said.

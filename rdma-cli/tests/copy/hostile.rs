@@ -90,13 +90,25 @@ fn receiver(offered: usize, what: impl FnOnce(&mut Hostile), words: &[&str]) {
 
 /// A sender of a file of `size` bytes that does `what` ends the receiver with `words`, and leaves nothing.
 fn sender(size: usize, what: impl FnOnce(&mut Hostile), words: &[&str]) {
+    sender_of((size, None), what, words);
+}
+
+/// The same for a tree, if it has a listing of that length.
+fn sender_of(
+    (size, listing): (usize, Option<usize>),
+    what: impl FnOnce(&mut Hostile),
+    words: &[&str],
+) {
     let scratch = Scratch::new();
     let inbox = scratch.directory("inbox");
     let (child, address) = listen(&inbox);
     let mut channel = tcp::connect(&*address, LIMIT).unwrap();
-    let offer = serde_json::json!({
-        "say": "offer", "version": 1, "chunk": CHUNK, "name": b"file", "size": size, "mode": 0o644
+    let mut offer = serde_json::json!({
+        "say": "offer", "version": 2, "chunk": CHUNK, "name": b"file", "size": size, "mode": 0o644
     });
+    if let Some(listing) = listing {
+        offer["listing"] = listing.into();
+    }
     channel.send(offer.to_string().as_bytes()).unwrap();
     channel.recv().unwrap();
     let mut hostile = Hostile::connect(channel, 0);
@@ -158,6 +170,72 @@ fn senders_that_break_the_protocol_end_the_receiver_and_leave_nothing() {
     sender(size, liar, &["not what was sent", "1 of 1 chunks"]);
 }
 
+/// An entry of a listing: kind, number of its directory, name, length, target of a link.
+fn entry(kind: u8, parent: u32, name: &str, size: u64, link: &str) -> Vec<u8> {
+    let mut bytes = vec![kind];
+    bytes.extend(parent.to_be_bytes());
+    bytes.extend(0o755u16.to_be_bytes());
+    bytes.extend(1_700_000_000i64.to_be_bytes());
+    bytes.extend(0u32.to_be_bytes());
+    bytes.extend(size.to_be_bytes());
+    for text in [name, link] {
+        bytes.extend((text.len() as u16).to_be_bytes());
+        bytes.extend(text.as_bytes());
+    }
+    bytes
+}
+
+/// Trees that would reach out of their place end the receiver, and nothing is left or touched anywhere.
+#[test]
+fn trees_that_leave_their_place_are_refused() {
+    let root = entry(1, 0, "", 0, "");
+    let outside = std::env::temp_dir().join(format!("qp-copy-outside-{}", std::process::id()));
+    let to = outside.to_str().unwrap();
+    for (name, listing, word) in [
+        ("up", vec![entry(2, 0, "..", 1, "")], "no name"),
+        ("path", vec![entry(2, 0, "a/../../b", 1, "")], "no name"),
+        ("absolute", vec![entry(2, 0, to, 1, "")], "no name"),
+        ("nobody", vec![entry(2, 7, "x", 1, "")], "no directory"),
+        (
+            "through a link",
+            vec![entry(3, 0, "l", 0, "/tmp"), entry(2, 1, "x", 1, "")],
+            "no directory",
+        ),
+        (
+            "over a link",
+            vec![entry(3, 0, "l", 0, to), entry(2, 0, "l", 1, "")],
+            "twice",
+        ),
+        ("kind", vec![entry(9, 0, "x", 1, "")], "of kind 9"),
+        ("length", vec![entry(2, 0, "x", 2, "")], "announced"),
+        ("cut", vec![vec![2, 0, 0]], "breaks off"),
+    ] {
+        let listing = [root.clone(), listing.concat()].concat();
+        let size = listing.len() + 1;
+        let what = |peer: &mut Hostile| {
+            let all = [&listing[..], b"!"].concat();
+            peer.mr.write_at(0, &all).unwrap();
+            peer.write(0, all.len(), 0);
+        };
+        sender_of((size, Some(listing.len())), what, &[word]);
+        assert!(!outside.exists(), "{name}");
+    }
+    // A listing of which a part is left out.
+    let skips = |peer: &mut Hostile| peer.write(0, CHUNK, 1);
+    sender_of(
+        (3 * CHUNK, Some(2 * CHUNK)),
+        skips,
+        &["left out some of its listing"],
+    );
+}
+
+/// A receiver that has nothing is told nothing of what it should have.
+#[test]
+fn a_sender_that_goes_on_where_nothing_is_ends_the_receiver() {
+    let hasty = |peer: &mut Hostile| peer.say(r#"{"say":"from","chunk":1}"#);
+    sender(3 * CHUNK, hasty, &["out of place"]);
+}
+
 /// The port of a receiver that `qp copy SRC DST` started is open to every user of the machine.
 #[test]
 fn a_stranger_cannot_write_to_the_destination_of_a_local_copy() {
@@ -168,7 +246,7 @@ fn a_stranger_cannot_write_to_the_destination_of_a_local_copy() {
     let (child, address) = wait_for_it(command, "known to the sender");
     let mut channel = tcp::connect(&*address, LIMIT).unwrap();
     let offer = serde_json::json!({
-        "say": "offer", "version": 1, "chunk": CHUNK, "name": b"file", "size": 0, "mode": 0o644
+        "say": "offer", "version": 2, "chunk": CHUNK, "name": b"file", "size": 0, "mode": 0o644
     });
     channel.send(offer.to_string().as_bytes()).unwrap();
     let answer = String::from_utf8(channel.recv().unwrap()).unwrap();

@@ -4,4 +4,6 @@ mod arrives;
 mod dies;
 mod hostile;
 mod refused;
+mod resume;
 mod run;
+mod trees;

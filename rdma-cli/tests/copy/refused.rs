@@ -38,10 +38,8 @@ fn a_receiver_that_may_not_replace_tells_both_users() {
 #[test]
 fn sources_that_are_no_readable_file() {
     let scratch = Scratch::new();
-    let directory = scratch.directory("directory");
     for (source, word) in [
         (scratch.at("missing").as_path(), "No such file"),
-        (&directory, "directory"),
         (Path::new("/dev/zero"), "regular file"),
         (Path::new("/proc/self/mem"), "cannot read"),
     ] {
@@ -64,7 +62,7 @@ fn a_file_cannot_be_its_own_copy() {
             destination.as_os_str(),
             "--force".as_ref(),
         ];
-        refused(&run(command(words)), &["source itself"]);
+        refused(&run(command(words)), &["is the source itself"]);
     }
     assert_eq!(fs::read(&source).unwrap(), b"precious");
 }
@@ -203,6 +201,22 @@ fn a_full_disk_is_told_to_the_user_and_leaves_nothing() {
         String::from_utf8_lossy(&ended.stdout).ends_with("left: \n"),
         "{ended:?}"
     );
+    // With --resume what has come is kept, under no final name.
+    let script = r#"mount -t tmpfs -o size=2m none "$1" || exit 99
+        "$2" copy --resume "$3" "$1/copy"; status=$?; echo "left: $(ls -A "$1")"; exit $status"#;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]);
+    command
+        .arg(&small)
+        .arg(env!("CARGO_BIN_EXE_qp"))
+        .arg(&source);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let ended = run(command);
+    refused(&ended, &["No space left on device", "make room there"]);
+    let text = String::from_utf8_lossy(&ended.stdout);
+    assert!(text.contains("receive it with --resume to go on"), "{text}");
+    let left = text.lines().last().unwrap();
+    assert!(left.starts_with("left: .copy.qp-copy-"), "{text}");
 }
 
 #[test]

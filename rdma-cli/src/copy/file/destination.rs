@@ -1,31 +1,39 @@
-//! The file that is received: under a temporary name until it is whole and its digest is right.
+//! Where a file or a tree is received: under a temporary name until it is whole and its digest is right.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{
-    Advice, CWD, FlockOperation, Mode, OFlags, RenameFlags, fadvise, flock, renameat_with,
-};
+use rustix::fs::{Advice, CWD, RenameFlags, fadvise, renameat_with};
 use rustix::io::Errno;
 
-use super::{CHUNK, Digest, Summing, holes::next_data};
+use super::listing::{Counts, is_name};
+use super::planting::Planting;
+use super::{CHUNK, Digest, Summing, part};
 
-/// Between the name of the destination and the number of the process, in temporary names.
-const MARK: &str = ".qp-copy-";
-/// Longest part of the destination's name in a temporary name: file systems allow 255 bytes in all.
-const NAME_PART: usize = 200;
-
-/// Where a file is to go.
+/// Where something is to go.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// Its final path.
     pub path: PathBuf,
     /// An existing file may be replaced.
     pub force: bool,
+}
+
+/// What is to come, and what may be done with what came before.
+#[derive(Clone, Copy, Debug)]
+pub struct Coming {
+    /// Bytes in all.
+    pub size: u64,
+    /// Permission bits of a file.
+    pub mode: u32,
+    /// Of a tree, the length of its listing.
+    pub listing: Option<u64>,
+    /// What a copy that broke off has left is gone on with, and what this one leaves is kept.
+    pub resume: bool,
 }
 
 impl Target {
@@ -46,9 +54,7 @@ impl Target {
                 force,
             });
         }
-        let bytes = name.as_bytes();
-        if matches!(bytes, b"" | b"." | b"..") || bytes.iter().any(|byte| matches!(byte, b'/' | 0))
-        {
+        if !is_name(name) {
             return Err(format!(
                 "{name:?} is no name for a file in {}",
                 place.display()
@@ -60,13 +66,17 @@ impl Target {
         })
     }
 
-    /// Says why the file may not go there, if it may not.
+    /// Says why a file, or a tree, may not go there, if it may not.
     ///
     /// # Errors
-    /// Something is there already, and it is no regular file, or `force` was not given; or nothing can be there.
-    pub fn check(&self) -> Result<(), String> {
+    /// Something is there already, and it is no regular file, or `force` was not given, or a tree comes; or nothing can be
+    /// there.
+    pub fn check(&self, tree: bool) -> Result<(), String> {
         let shown = self.path.display();
         match fs::symlink_metadata(&self.path) {
+            Ok(_) if tree => Err(format!(
+                "{shown} exists already, and a tree replaces nothing: choose another name, or remove it first"
+            )),
             Ok(about) if about.is_dir() => Err(format!("cannot write {shown}: it is a directory")),
             Ok(about) if !about.is_file() && !about.is_symlink() => Err(format!(
                 "cannot write {shown}: it is there already and is no regular file"
@@ -91,6 +101,11 @@ impl Target {
     }
 
     fn cannot(&self, what: &str, error: &io::Error) -> String {
+        self.cannot_at(what, &self.path, error)
+    }
+
+    /// A sentence with a path below the destination.
+    pub(super) fn cannot_at(&self, what: &str, path: &Path, error: &io::Error) -> String {
         let cure = match error.kind() {
             ErrorKind::StorageFull => "; make room there, or choose another file system",
             ErrorKind::FileTooLarge => {
@@ -103,148 +118,207 @@ impl Target {
             ErrorKind::PermissionDenied => "; choose a directory that you may write to",
             _ => "",
         };
-        format!("cannot {what} {}: {error}{cure}", self.path.display())
+        format!("cannot {what} {}: {error}{cure}", path.display())
     }
 
-    /// Creates the temporary file, with the permissions `mode` as far as the umask allows.
-    ///
-    /// Temporary files that a killed process left for the same destination are removed.
+    /// Creates what is written to, with the permissions as far as the umask allows; or takes over what a copy that broke off
+    /// has left. What else processes that are gone have left for the same destination is removed.
     ///
     /// # Errors
     /// As [`check`](Self::check), or the system refused.
-    pub fn create(&self, mode: u32) -> Result<(Opened, Partial), String> {
-        self.check()?;
+    pub fn create(&self, coming: &Coming) -> Result<(Opened, Partial), String> {
+        let tree = coming.listing.is_some();
+        self.check(tree)?;
         let name = self
             .path
             .file_name()
             .ok_or_else(|| format!("{} has no name that a file could have", self.path.display()))?;
-        let prefix = temporary_prefix(name);
-        self.sweep(&prefix);
-        let mut temporary = prefix.clone();
-        temporary.push(std::process::id().to_string());
-        let temporary = self.directory().join(temporary);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(mode & 0o777)
-            .open(&temporary)
-            .map_err(|error| self.cannot("create", &error))?;
-        let partial = Partial {
-            temporary,
-            target: self.clone(),
-        };
-        // Says that somebody still works on it; a file system without locks loses only the sweeping.
-        let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
-        Ok((
-            Opened {
-                file,
-                target: self.clone(),
-            },
-            partial,
-        ))
-    }
-
-    /// Removes what processes that are gone left behind.
-    fn sweep(&self, prefix: &OsStr) {
-        let Ok(entries) = fs::read_dir(self.directory()) else {
-            return;
-        };
-        for entry in entries.flatten() {
-            let name = entry.file_name();
-            let number = name.as_bytes().strip_prefix(prefix.as_bytes());
-            let ours = number.is_some_and(|n| !n.is_empty() && n.iter().all(u8::is_ascii_digit));
-            // Whoever may write to the directory may have put something else there, such as a pipe, whose opening waits.
-            let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            if ours
-                && entry.file_type().is_ok_and(|kind| kind.is_file())
-                && let Ok(file) = rustix::fs::open(entry.path(), flags, Mode::empty())
-                && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
-            {
-                let _ = fs::remove_file(entry.path());
+        let temporary = part::own(self.directory(), name);
+        let wanted = coming.resume.then_some(tree);
+        let left = part::take_over(self.directory(), name, wanted);
+        let refused = |error: io::Error| self.cannot("create", &error);
+        let left = match left {
+            Some((path, file)) => {
+                fs::rename(path, &temporary).map_err(refused)?;
+                Some(file)
             }
-        }
+            None => None,
+        };
+        let partial = Partial {
+            temporary: temporary.clone(),
+            target: self.clone(),
+            tree,
+            keep: coming.resume,
+        };
+        let opened = match (coming.listing, left) {
+            (Some(listing), left) => {
+                let sizes = (listing, coming.size);
+                Opened::Tree(Planting::new(self.clone(), &temporary, sizes, left)?)
+            }
+            (None, Some(file)) => Opened::file(file, self, coming.size),
+            (None, None) => {
+                let file = OpenOptions::new()
+                    .read(true)
+                    .write(true)
+                    .create_new(true)
+                    .mode(coming.mode & 0o777)
+                    .open(&temporary)
+                    .map_err(refused)?;
+                // A file system without locks loses only what is done about what others have left.
+                part::lock(&file);
+                Opened::file(file, self, coming.size)
+            }
+        };
+        Ok((opened, partial))
     }
 }
 
-/// What the names of all temporary files for the destination `name` begin with.
-fn temporary_prefix(name: &OsStr) -> OsString {
-    let mut prefix = b".".to_vec();
-    prefix.extend_from_slice(&name.as_bytes()[..name.len().min(NAME_PART)]);
-    prefix.extend_from_slice(MARK.as_bytes());
-    OsString::from_vec(prefix)
-}
-
-/// The temporary file, open.
+/// What is written to.
 #[derive(Debug)]
-pub struct Opened {
-    file: File,
-    target: Target,
+pub enum Opened {
+    /// A file.
+    File {
+        /// The file, under its temporary name.
+        file: File,
+        /// Where it is to go.
+        target: Target,
+        /// Bytes in all.
+        size: u64,
+    },
+    /// A tree.
+    Tree(Planting),
 }
 
 impl Opened {
-    /// Writes `bytes` at `offset`.
-    ///
-    /// # Errors
-    /// A sentence with the path and the system's error.
-    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), String> {
-        self.file
-            .write_all_at(bytes, offset)
-            .map_err(|error| self.target.cannot("write", &error))
-    }
-
-    /// Gives the file its length, sees to it that all is on the disk, and reads it back from there.
-    ///
-    /// # Errors
-    /// A sentence with the path and the system's error.
-    pub fn finish(&self, size: u64) -> Result<Digest, String> {
-        let done = |error: io::Error| self.target.cannot("write", &error);
-        self.file.set_len(size).map_err(done)?;
-        self.file.sync_all().map_err(done)?;
-        // What the system has in memory would only say that it was written, not that it is on the disk.
-        let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
-        self.digest(size)
-            .map_err(|error| self.target.cannot("read back", &error))
-    }
-
-    fn digest(&self, size: u64) -> io::Result<Digest> {
-        let mut sum = Summing::default();
-        let mut buffer = vec![0; CHUNK];
-        let mut at = 0;
-        while at < size {
-            let data = next_data(&self.file, at, size);
-            sum.zeros(data - at);
-            at = data;
-            let some = (size - at).min(CHUNK as u64) as usize;
-            self.file.read_exact_at(&mut buffer[..some], at)?;
-            sum.bytes(&buffer[..some]);
-            at += some as u64;
+    fn file(file: File, target: &Target, size: u64) -> Opened {
+        Opened::File {
+            file,
+            target: target.clone(),
+            size,
         }
-        Ok(sum.done())
+    }
+
+    /// Writes `bytes` at `offset` of all that comes.
+    ///
+    /// # Errors
+    /// A sentence with the path and the system's error.
+    pub fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), String> {
+        match self {
+            Opened::File { file, target, .. } => file
+                .write_all_at(bytes, offset)
+                .map_err(|error| target.cannot("write", &error)),
+            Opened::Tree(planting) => planting.write_at(offset, bytes),
+        }
+    }
+
+    /// What is in it, of a tree.
+    pub fn counts(&self) -> Option<Counts> {
+        match self {
+            Opened::File { .. } => None,
+            Opened::Tree(planting) => Some(planting.counts()),
+        }
+    }
+
+    /// What a copy that broke off has left: whole chunks from the beginning, and the digest of them. `None`: nothing.
+    ///
+    /// # Errors
+    /// A sentence with the path and the system's error.
+    pub fn left(&mut self) -> Result<Option<(u64, Digest)>, String> {
+        let chunk = CHUNK as u64;
+        let (count, sum) = match self {
+            Opened::File { file, target, size } => {
+                let read = |file: &File| {
+                    let count = file.metadata()?.len().min(*size) / chunk;
+                    let mut sum = Summing::default();
+                    sum.file(file, count * chunk)?;
+                    Ok((count, sum))
+                };
+                read(file).map_err(|error| target.cannot("read", &error))?
+            }
+            Opened::Tree(planting) => {
+                let count = planting.extent()? / chunk;
+                (count, planting.sum(count * chunk)?)
+            }
+        };
+        Ok((count > 0).then(|| (count, sum.done())))
+    }
+
+    /// Throws away what was left.
+    ///
+    /// # Errors
+    /// A sentence with the path and the system's error.
+    pub fn start_over(&mut self) -> Result<(), String> {
+        match self {
+            Opened::File { file, target, .. } => file
+                .set_len(0)
+                .map_err(|error| target.cannot("write", &error)),
+            Opened::Tree(planting) => planting.start_over(),
+        }
+    }
+
+    /// Gives everything its length, sees to it that all is on the disk, and reads it back from there.
+    ///
+    /// # Errors
+    /// A sentence with the path and the system's error.
+    pub fn finish(&mut self) -> Result<Digest, String> {
+        match self {
+            Opened::File { file, target, size } => {
+                let done = |error: io::Error| target.cannot("write", &error);
+                file.set_len(*size).map_err(done)?;
+                file.sync_all().map_err(done)?;
+                // What the system has in memory would only say that it was written, not that it is on the disk.
+                let _ = fadvise(&*file, 0, None, Advice::DontNeed);
+                let mut sum = Summing::default();
+                sum.file(file, *size)
+                    .map_err(|error| target.cannot("read back", &error))?;
+                Ok(sum.done())
+            }
+            Opened::Tree(planting) => planting.finish(),
+        }
     }
 }
 
-/// The temporary name; it is gone when this is dropped.
+/// The temporary name; it is gone when this is dropped, unless what came is to be kept.
 #[derive(Debug)]
 pub struct Partial {
     temporary: PathBuf,
     target: Target,
+    tree: bool,
+    keep: bool,
 }
 
 impl Partial {
-    /// Gives the file its final name, at once or not at all.
+    /// What came is wrong: it is of no use to anybody.
+    pub fn discard(&mut self) {
+        self.keep = false;
+    }
+
+    /// Whether what came is kept when this is dropped.
+    pub fn is_kept(&self) -> bool {
+        self.keep
+    }
+
+    /// Gives it its final name, at once or not at all.
     ///
     /// # Errors
     /// Something appeared under that name meanwhile and may not be replaced, or the system refused.
-    pub fn publish(self) -> Result<(), String> {
-        self.target.check()?;
-        let (from, to) = (&self.temporary, &self.target.path);
-        let renamed = if self.target.force {
-            fs::rename(from, to)
+    pub fn publish(&self) -> Result<(), String> {
+        self.target.check(self.tree)?;
+        let from = match self.tree {
+            true => self.temporary.join(part::TREE),
+            false => self.temporary.clone(),
+        };
+        let to = &self.target.path;
+        let renamed = if self.target.force && !self.tree {
+            fs::rename(&from, to)
         } else {
-            match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-                // A file system that cannot promise it; a second name never replaces anything either.
-                Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => fs::hard_link(from, to),
+            match renameat_with(CWD, &from, CWD, to, RenameFlags::NOREPLACE) {
+                // A file system that cannot promise it. A second name never replaces anything either, nor does a directory
+                // replace one that has something in it.
+                Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) if self.tree => {
+                    fs::rename(&from, to)
+                }
+                Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => fs::hard_link(&from, to),
                 other => other.map_err(io::Error::from),
             }
         };
@@ -252,6 +326,7 @@ impl Partial {
             ErrorKind::AlreadyExists => self.target.exists(),
             _ => self.target.cannot("name", &error),
         })?;
+        part::remove(&self.temporary);
         // The name is safe once the directory is on the disk; not every file system can do that.
         if let Ok(directory) = File::open(self.target.directory()) {
             let _ = directory.sync_all();
@@ -263,6 +338,8 @@ impl Partial {
 impl Drop for Partial {
     fn drop(&mut self) {
         // After a rename there is nothing under this name.
-        let _ = fs::remove_file(&self.temporary);
+        if !self.keep {
+            part::remove(&self.temporary);
+        }
     }
 }

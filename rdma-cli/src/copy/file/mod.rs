@@ -1,14 +1,26 @@
-//! Files at both ends: the source in chunks, the destination under a temporary name until it is whole.
+//! Files and trees at both ends: the source in chunks, the destination under a temporary name until it is whole.
+//!
+//! A tree is sent as one run of bytes: its listing, and then its files one behind the other. So many small files share a
+//! chunk, and nothing waits for a file's end.
 
 mod destination;
 mod holes;
+mod listing;
+mod part;
+mod planting;
 mod source;
+mod tree;
 
-pub use destination::{Opened, Partial, Target};
+pub use destination::{Coming, Opened, Partial, Target};
+pub use listing::{Counts, LARGEST as LARGEST_LISTING};
 pub use source::{Piece, Progress, Source};
 
-use sha2::{Digest as _, Sha256};
 use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use sha2::{Digest as _, Sha256};
 
 /// Bytes of one chunk: the unit in which a file is read, sent, written, and in which its holes are kept.
 pub const CHUNK: usize = 256 << 10;
@@ -38,8 +50,8 @@ impl fmt::Display for Digest {
 }
 
 /// Adds up a file, holes included.
-#[derive(Debug, Default)]
-struct Summing(Sha256);
+#[derive(Clone, Debug, Default)]
+pub(in crate::copy) struct Summing(Sha256);
 
 impl Summing {
     fn bytes(&mut self, bytes: &[u8]) {
@@ -52,6 +64,27 @@ impl Summing {
             self.0.update(&ZEROS[..some as usize]);
             count -= some;
         }
+    }
+
+    /// Adds `len` bytes of `file`, from its beginning.
+    fn file(&mut self, file: &File, len: u64) -> io::Result<()> {
+        let mut buffer = vec![0; CHUNK];
+        let mut at = 0;
+        while at < len {
+            let data = holes::next_data(file, at, len);
+            self.zeros(data - at);
+            at = data;
+            let some = (len - at).min(CHUNK as u64) as usize;
+            file.read_exact_at(&mut buffer[..some], at)?;
+            self.bytes(&buffer[..some]);
+            at += some as u64;
+        }
+        Ok(())
+    }
+
+    /// The digest so far.
+    fn digest(&self) -> Digest {
+        self.clone().done()
     }
 
     fn done(self) -> Digest {

@@ -1,0 +1,110 @@
+//! What is written before it has its final name: the temporary name, and what a copy that broke off has left under one.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+
+/// Between the name of the destination and the number of the process, in temporary names.
+const MARK: &str = ".qp-copy-";
+/// Longest part of the destination's name in a temporary name: file systems allow 255 bytes in all.
+const NAME_PART: usize = 200;
+
+/// In the temporary directory of a tree: its listing, which is locked by whoever works on it.
+pub const LISTING: &str = "listing";
+/// Next to it: the tree.
+pub const TREE: &str = "tree";
+
+/// What the names of all temporary files for the destination `name` begin with.
+fn prefix(name: &OsStr) -> OsString {
+    let mut prefix = b".".to_vec();
+    prefix.extend_from_slice(&name.as_bytes()[..name.len().min(NAME_PART)]);
+    prefix.extend_from_slice(MARK.as_bytes());
+    OsString::from_vec(prefix)
+}
+
+/// The temporary name of this process for a destination.
+pub fn own(directory: &Path, name: &OsStr) -> PathBuf {
+    let mut temporary = prefix(name);
+    temporary.push(std::process::id().to_string());
+    directory.join(temporary)
+}
+
+/// Looks through what processes that are gone have left for a destination. What was written last is kept, if it is `wanted`
+/// (a tree, or a file) and given back with its lock; all else is removed.
+pub fn take_over(directory: &Path, name: &OsStr, wanted: Option<bool>) -> Option<(PathBuf, File)> {
+    let prefix = prefix(name);
+    let mut found: Option<(SystemTime, PathBuf, File)> = None;
+    for entry in fs::read_dir(directory).ok()?.flatten() {
+        let name = entry.file_name();
+        let number = name.as_bytes().strip_prefix(prefix.as_bytes());
+        let ours = number.is_some_and(|n| !n.is_empty() && n.iter().all(u8::is_ascii_digit));
+        let Some(kind) = entry.file_type().ok().filter(|_| ours) else {
+            continue;
+        };
+        let tree = kind.is_dir();
+        if !tree && !kind.is_file() {
+            continue;
+        }
+        let path = entry.path();
+        let locked = match tree {
+            true => path.join(LISTING),
+            false => path.clone(),
+        };
+        let Some(file) = open_and_lock(&locked) else {
+            continue;
+        };
+        let about = file.metadata().ok();
+        let written = about.and_then(|about| about.modified().ok());
+        let newer = |at: &SystemTime| found.as_ref().is_none_or(|(other, ..)| other <= at);
+        match written.filter(newer) {
+            Some(at) if wanted == Some(tree) => {
+                if let Some((_, former, _)) = found.replace((at, path, file)) {
+                    remove(&former);
+                }
+            }
+            _ => remove(&path),
+        }
+    }
+    found.map(|(_, path, file)| (path, file))
+}
+
+/// Whoever may write to the directory may have put something else there, such as a pipe, whose opening waits.
+fn open_and_lock(path: &Path) -> Option<File> {
+    let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(path, flags | OFlags::RDWR, Mode::empty())
+        .or_else(|_| rustix::fs::open(path, flags | OFlags::RDONLY, Mode::empty()));
+    let file = File::from(opened.ok()?);
+    lock(&file).then_some(file)
+}
+
+/// Says that somebody works on it. False: somebody else does.
+pub fn lock(file: &File) -> bool {
+    flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
+}
+
+/// Removes a temporary file or tree.
+pub fn remove(path: &Path) {
+    let is_tree = fs::symlink_metadata(path).is_ok_and(|about| about.is_dir());
+    let _ = match is_tree {
+        true => fs::remove_dir_all(path).or_else(|_| {
+            open_up(path);
+            fs::remove_dir_all(path)
+        }),
+        false => fs::remove_file(path),
+    };
+}
+
+/// Lets us remove what is in the directories of a tree that have their final permissions.
+fn open_up(path: &Path) {
+    let _ = fs::set_permissions(path, fs::Permissions::from_mode(0o700));
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            open_up(&entry.path());
+        }
+    }
+}

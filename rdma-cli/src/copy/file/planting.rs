@@ -1,0 +1,350 @@
+//! A tree that is received: its listing, and then its files, as they come.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Advice, AtFlags, CWD, OFlags, Timespec, Timestamps, fadvise, syncfs, utimensat};
+
+use super::destination::Target;
+use super::listing::{Counts, Entry, Kind, decode};
+use super::part::{LISTING, TREE, lock, remove};
+use super::{Digest, Summing};
+
+/// A tree under its temporary name.
+///
+/// Nothing in it is followed or replaced: it stands in a directory that nobody else may enter, and each of its names is one
+/// name in a directory that was made here. Permissions and times come last, because a directory that may not be written to
+/// could not be filled.
+#[derive(Debug)]
+pub struct Planting {
+    target: Target,
+    root: PathBuf,
+    listing: File,
+    /// Length of the listing, and of all.
+    sizes: (u64, u64),
+    /// Bytes of the listing that are there.
+    listed: u64,
+    /// Some of it is there, of a copy that broke off, and may have its final permissions.
+    taken_over: bool,
+    planted: Option<Planted>,
+}
+
+/// What is known once the listing is there.
+#[derive(Debug)]
+struct Planted {
+    entries: Vec<Entry>,
+    paths: Vec<PathBuf>,
+    /// Files that are not empty: their number, and where they begin in all that comes.
+    files: Vec<(usize, u64)>,
+    /// The file at which it is, and that one opened.
+    at: usize,
+    open: Option<File>,
+}
+
+impl Planting {
+    /// A tree in the directory `temporary`: with `left`, the locked listing of one that is there.
+    pub fn new(
+        target: Target,
+        temporary: &Path,
+        sizes: (u64, u64),
+        left: Option<File>,
+    ) -> Result<Planting, String> {
+        let refused = |error: io::Error| target.cannot_at("create", &target.path, &error);
+        let taken_over = left.is_some();
+        let listing = match left {
+            Some(listing) => listing,
+            None => {
+                private(temporary).map_err(refused)?;
+                let path = temporary.join(LISTING);
+                let mut options = OpenOptions::new();
+                options.read(true).write(true).create_new(true).mode(0o600);
+                let listing = options.open(path).map_err(refused)?;
+                // A file system without locks loses only what is done about what others have left.
+                lock(&listing);
+                listing
+            }
+        };
+        let mut planting = Planting {
+            target,
+            root: temporary.join(TREE),
+            listing,
+            sizes,
+            listed: 0,
+            taken_over,
+            planted: None,
+        };
+        if taken_over {
+            // Of another tree, it is of no use.
+            let about = planting.listing.metadata();
+            if about.is_ok_and(|about| about.len() == sizes.0) {
+                planting.listed = sizes.0;
+                if planting.plant().is_err() {
+                    planting.start_over()?;
+                }
+            } else {
+                planting.start_over()?;
+            }
+        }
+        Ok(planting)
+    }
+
+    fn cannot(&self, what: &str, path: &Path, error: &io::Error) -> String {
+        // What people know is where it will be.
+        let inside = path.strip_prefix(&self.root).unwrap_or(Path::new(""));
+        let path = match inside.as_os_str().is_empty() {
+            true => self.target.path.clone(),
+            false => self.target.path.join(inside),
+        };
+        self.target.cannot_at(what, &path, error)
+    }
+
+    /// Writes bytes at their place in all that comes.
+    pub fn write_at(&mut self, mut offset: u64, mut bytes: &[u8]) -> Result<(), String> {
+        if offset < self.sizes.0 {
+            let some = (self.sizes.0 - offset).min(bytes.len() as u64) as usize;
+            if offset != self.listed {
+                return Err("the sender left out some of its listing".to_owned());
+            }
+            let (now, later) = bytes.split_at(some);
+            let written = self.listing.write_all_at(now, offset);
+            written.map_err(|error| self.cannot("write", &self.root, &error))?;
+            (bytes, offset) = (later, offset + some as u64);
+            self.listed = offset;
+            if self.listed == self.sizes.0 {
+                self.plant()?;
+            }
+        }
+        while !bytes.is_empty() {
+            let (path, start, end) = self.advance(offset)?;
+            let some = (end - offset).min(bytes.len() as u64) as usize;
+            let (now, later) = bytes.split_at(some);
+            let file = self.planted.as_ref().and_then(|all| all.open.as_ref());
+            let file = file.ok_or("the tree has fewer files than came")?;
+            let written = file.write_all_at(now, offset - start);
+            written.map_err(|error| self.cannot("write", &path, &error))?;
+            (bytes, offset) = (later, offset + some as u64);
+        }
+        Ok(())
+    }
+
+    /// Reads the listing, and makes all that is not a file with content.
+    fn plant(&mut self) -> Result<(), String> {
+        let mut bytes = vec![0; self.sizes.0 as usize];
+        let read = self.listing.read_exact_at(&mut bytes, 0);
+        read.map_err(|error| self.cannot("read back", &self.root, &error))?;
+        let entries = decode(&bytes, self.sizes.1 - self.sizes.0)?;
+        let mut paths: Vec<PathBuf> = Vec::with_capacity(entries.len());
+        let mut files = Vec::new();
+        let mut start = self.sizes.0;
+        for (number, entry) in entries.iter().enumerate() {
+            let path = match number {
+                0 => self.root.clone(),
+                _ => paths[entry.parent as usize].join(&entry.name),
+            };
+            if self.taken_over && matches!(entry.kind, Kind::File(_)) {
+                open_up(&path);
+            }
+            let made = match &entry.kind {
+                Kind::Directory => private(&path),
+                Kind::Link(to) => match symlink(to, &path) {
+                    Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                        fs::remove_file(&path).and_then(|()| symlink(to, &path))
+                    }
+                    other => other,
+                },
+                Kind::File(0) => open(&path).and_then(|file| file.set_len(0)),
+                Kind::File(len) => {
+                    files.push((number, start));
+                    start += len;
+                    Ok(())
+                }
+            };
+            made.map_err(|error| self.cannot("create", &path, &error))?;
+            paths.push(path);
+        }
+        self.planted = Some(Planted {
+            entries,
+            paths,
+            files,
+            at: 0,
+            open: None,
+        });
+        Ok(())
+    }
+
+    /// Goes on to the file that has `offset`; those before it are done. Gives its path, where it begins, and where it ends.
+    fn advance(&mut self, offset: u64) -> Result<(PathBuf, u64, u64), String> {
+        loop {
+            let all = self.planted.as_mut();
+            let all = all.ok_or("the sender left out its listing")?;
+            let Some(&(number, start)) = all.files.get(all.at) else {
+                return Err("the sender sent more than its listing has".to_owned());
+            };
+            let Kind::File(len) = all.entries[number].kind else {
+                return Err("the listing has changed".to_owned());
+            };
+            let path = all.paths[number].clone();
+            let inside = offset < start + len;
+            if all.open.is_none() {
+                match open(&path) {
+                    Ok(file) => all.open = Some(file),
+                    Err(error) => return Err(self.cannot("create", &path, &error)),
+                }
+            }
+            if inside {
+                return Ok((path, start, start + len));
+            }
+            // Zeros at its end did not travel.
+            let done = all.open.take().map_or(Ok(()), |file| file.set_len(len));
+            all.at += 1;
+            done.map_err(|error| self.cannot("write", &path, &error))?;
+        }
+    }
+
+    /// What is in it.
+    pub fn counts(&self) -> Counts {
+        let entries = self.planted.as_ref().map(|all| &all.entries[..]);
+        Counts::of(entries.unwrap_or_default())
+    }
+
+    /// How far what is there reaches, in all that comes.
+    pub fn extent(&self) -> Result<u64, String> {
+        let Some(all) = &self.planted else {
+            return Ok(0);
+        };
+        for &(number, start) in &all.files {
+            let there = match fs::symlink_metadata(&all.paths[number]) {
+                Ok(about) if about.is_file() => about.len(),
+                _ => 0,
+            };
+            if let Kind::File(len) = all.entries[number].kind
+                && there < len
+            {
+                return Ok(start + there);
+            }
+        }
+        Ok(self.sizes.1)
+    }
+
+    /// Adds up what is there, up to `end`.
+    pub fn sum(&mut self, end: u64) -> Result<Summing, String> {
+        let mut sum = Summing::default();
+        let read = sum.file(&self.listing, end.min(self.sizes.0));
+        read.map_err(|error| self.cannot("read back", &self.root, &error))?;
+        let Some(all) = &self.planted else {
+            return Ok(sum);
+        };
+        for &(number, start) in &all.files {
+            let Kind::File(len) = all.entries[number].kind else {
+                continue;
+            };
+            if start >= end {
+                break;
+            }
+            let path = &all.paths[number];
+            let read = open(path).and_then(|file| {
+                // What the system has in memory would only say that it was written, not that it is on the disk.
+                let _ = fadvise(&file, 0, None, Advice::DontNeed);
+                sum.file(&file, len.min(end - start))
+            });
+            read.map_err(|error| self.cannot("read back", path, &error))?;
+        }
+        Ok(sum)
+    }
+
+    /// Throws away what is there.
+    pub fn start_over(&mut self) -> Result<(), String> {
+        (self.planted, self.listed, self.taken_over) = (None, 0, false);
+        remove(&self.root);
+        let removed = match fs::symlink_metadata(&self.root) {
+            Ok(_) => Err(io::Error::from(ErrorKind::DirectoryNotEmpty)),
+            Err(_) => self.listing.set_len(0),
+        };
+        removed.map_err(|error| self.cannot("remove what was left of", &self.root, &error))
+    }
+
+    /// Brings everything to the disk, reads it back from there, and sets permissions and times.
+    pub fn finish(&mut self) -> Result<Digest, String> {
+        let size = self.sizes.1;
+        if size > self.sizes.0 {
+            self.advance(size - 1)?;
+            let rest = self.planted.as_mut().and_then(|all| {
+                let &(number, _) = all.files.get(all.at)?;
+                let Kind::File(len) = all.entries[number].kind else {
+                    return None;
+                };
+                Some(all.open.take()?.set_len(len))
+            });
+            let done = rest.unwrap_or(Ok(()));
+            done.map_err(|error| self.cannot("write", &self.root, &error))?;
+        } else if self.planted.is_none() {
+            return Err("the sender left out its listing".to_owned());
+        }
+        self.sync()?;
+        let sum = self.sum(size)?;
+        let Some(all) = &self.planted else {
+            return Err("the sender left out its listing".to_owned());
+        };
+        // What is in a directory first: to change that changes the directory's own time.
+        for (entry, path) in all.entries.iter().zip(&all.paths).rev() {
+            let set = || {
+                if !matches!(entry.kind, Kind::Link(_)) {
+                    fs::set_permissions(path, Permissions::from_mode(entry.mode.into()))?;
+                }
+                let (tv_sec, nanos) = entry.written;
+                let time = Timespec {
+                    tv_sec,
+                    tv_nsec: nanos.into(),
+                };
+                let times = Timestamps {
+                    last_access: time,
+                    last_modification: time,
+                };
+                utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from)
+            };
+            set().map_err(|error| self.cannot("set the permissions of", path, &error))?;
+        }
+        self.sync()?;
+        Ok(sum.done())
+    }
+
+    fn sync(&self) -> Result<(), String> {
+        syncfs(&self.listing).map_err(|errno| self.cannot("write", &self.root, &errno.into()))
+    }
+}
+
+/// Makes a directory that nobody else may enter; one that is there will do.
+fn private(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            let about = fs::symlink_metadata(path)?;
+            if !about.is_dir() {
+                return Err(error);
+            }
+            fs::set_permissions(path, Permissions::from_mode(0o700))
+        }
+        other => other,
+    }
+}
+
+/// Lets us write to a file that is there.
+fn open_up(path: &Path) {
+    if fs::symlink_metadata(path).is_ok_and(|about| about.is_file()) {
+        // What comes of it is told when it is opened.
+        let _ = fs::set_permissions(path, Permissions::from_mode(0o600));
+    }
+}
+
+/// Opens a file of the tree, which may be there from a copy that broke off.
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
+        .open(path)
+}
