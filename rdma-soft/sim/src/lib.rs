@@ -16,6 +16,8 @@
 //! [`supervise`] does the same for supervised connections: two ends, their processes and their channel, and what may come of
 //! them when one dies.
 //!
+//! [`messages`] does it for the layer of reliable datagrams: many hosts, one UD Queue Pair each.
+//!
 //! What would make a simulator lie, and what is done about it: frames are made, checksummed and parsed, and
 //! packets of a host to itself go by reference or as frames, as a knob says; what is due at the same time
 //! comes in an order that is drawn; turns take time and come late; a buffer is written over as soon as it is
@@ -38,6 +40,7 @@ mod judge;
 mod knobs;
 mod life;
 mod memory;
+pub mod messages;
 mod program;
 mod receives;
 mod shrink;

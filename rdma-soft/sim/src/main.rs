@@ -1,11 +1,12 @@
 //! The command `sim`: runs seeds, tells which one broke a promise, repeats it, and makes it smaller.
 #![forbid(unsafe_code)]
 
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use rdma_sim::{Histogram, Plan, run, shrink, supervise};
+use rdma_sim::{Histogram, Plan, messages, run, shrink, supervise};
 
 /// Random verbs programs on clusters of the software device, on a virtual clock, checked against a model.
 ///
@@ -44,6 +45,9 @@ struct Cli {
     /// Play rounds of supervised connections, whose processes die and come back, rather than random programs.
     #[arg(long, conflicts_with_all = ["knobs", "without", "shrink", "histogram"])]
     supervise: bool,
+    /// Play rounds of reliable datagrams, between 2 to 16 hosts, rather than random programs.
+    #[arg(long, conflicts_with_all = ["knobs", "without", "shrink", "histogram", "supervise"])]
+    datagrams: bool,
 }
 
 fn main() -> ExitCode {
@@ -77,23 +81,28 @@ fn plan(cli: &Cli, seed: u64) -> Result<Plan, String> {
     Ok(plan)
 }
 
-/// Plays rounds of supervised connections.
-fn rounds(cli: &Cli) -> io::Result<ExitCode> {
+/// Plays rounds of another world, which `option` asks for: each gives its trace, its tally, and what was wrong.
+fn rounds<T: Default + Display>(
+    cli: &Cli,
+    option: &str,
+    play: impl Fn(u64, bool) -> (u64, T, Option<String>),
+    add: impl Fn(&mut T, &T),
+) -> io::Result<ExitCode> {
     let mut out = io::BufWriter::new(io::stdout());
-    let mut tally = supervise::Tally::default();
+    let mut tally = T::default();
     let (mut trace, mut failed) = (0u64, 0u64);
     for seed in cli.first..cli.first.saturating_add(cli.count) {
-        let round = supervise::round(seed, cli.verbose);
-        trace = trace.rotate_left(1) ^ round.trace;
-        tally.add(&round.tally);
+        let (its_trace, its_tally, violation) = play(seed, cli.verbose);
+        trace = trace.rotate_left(1) ^ its_trace;
+        add(&mut tally, &its_tally);
         if !cli.quiet {
-            writeln!(out, "seed {seed}: {}", round.tally)?;
+            writeln!(out, "seed {seed}: {its_tally}")?;
         }
-        if let Some(violation) = round.violation {
+        if let Some(violation) = violation {
             failed += 1;
             writeln!(
                 out,
-                "VIOLATION seed {seed} {violation}\nagain: sim --supervise --first {seed} --verbose"
+                "VIOLATION seed {seed} {violation}\nagain: sim {option} --first {seed} --verbose"
             )?;
             if !cli.keep_going {
                 break;
@@ -114,8 +123,23 @@ fn rounds(cli: &Cli) -> io::Result<ExitCode> {
 }
 
 fn go(cli: &Cli) -> Result<ExitCode, String> {
-    if cli.supervise {
-        return rounds(cli).map_err(|error| error.to_string());
+    let rounds = if cli.supervise {
+        let play = |seed, verbose| {
+            let round = supervise::round(seed, verbose);
+            (round.trace, round.tally, round.violation)
+        };
+        Some(rounds(cli, "--supervise", play, supervise::Tally::add))
+    } else if cli.datagrams {
+        let play = |seed, verbose| {
+            let round = messages::round(seed, verbose);
+            (round.trace, round.tally, round.violation)
+        };
+        Some(rounds(cli, "--datagrams", play, messages::Tally::add))
+    } else {
+        None
+    };
+    if let Some(code) = rounds {
+        return code.map_err(|error| error.to_string());
     }
     let mut out = io::BufWriter::new(io::stdout());
     let io = |e: io::Error| e.to_string();

@@ -1,0 +1,57 @@
+//! Reliable datagrams on the virtual clock: clusters of 2 to 16 hosts, each with one UD Queue Pair, over links that lose,
+//! repeat, reorder, corrupt and delay, with partitions, processes that die, stand still or are started again, at the same Queue
+//! Pair or another one, frames that come seconds late, and strangers that know the Q_Key.
+//!
+//! What runs is [`rdma_qp::datagram::Machine`], as in production, over the engine of the software device. The model asks:
+//!
+//! - What is received was sent to the receiver, is whole, comes once, and behind all that its sender sent there before.
+//! - What is acknowledged was received.
+//! - What is reported as not done was not received. Each message has one fate.
+//! - The death of a peer is noticed within the time that
+//!   [`Options::notices_within`](rdma_qp::datagram::Options::notices_within) says.
+//! - When troubles are over, everybody's messages reach everybody, and nothing is without a fate.
+//! - No host takes more packets of a peer than it told that it had room for.
+
+mod judge;
+mod node;
+mod trouble;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+pub use judge::Tally;
+
+/// What came of a round.
+#[derive(Debug)]
+pub struct Round {
+    /// Hash of every frame and every event, with its time.
+    pub trace: u64,
+    /// What was counted.
+    pub tally: Tally,
+    /// What was wrong, if anything was.
+    pub violation: Option<String>,
+}
+
+/// Plays the round of a seed.
+pub fn round(seed: u64, verbose: bool) -> Round {
+    let played = catch_unwind(AssertUnwindSafe(|| {
+        let mut world = world::World::new(seed, verbose);
+        let verdict = world.run();
+        let at = Duration::from_nanos(world.now.as_nanos());
+        Round {
+            trace: world.trace,
+            tally: world.tally,
+            violation: verdict.err().map(|why| format!("at {at:?}: {why}")),
+        }
+    }));
+    played.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Round {
+            trace: 0,
+            tally: Tally::default(),
+            violation: Some(format!("panic: {}", text.unwrap_or_default())),
+        }
+    })
+}
