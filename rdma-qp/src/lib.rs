@@ -100,7 +100,7 @@ pub use attach::Attachments;
 pub use buffer::{Buffer, BufferNotPosted, BufferPool};
 pub use cq::{
     Armed, CloseCqError, Completion, Completions, Cq, CreateCqError, Failure, PollError, Quick,
-    Root, Sender, Success, Ticket, Usual, WaitError,
+    Root, Row, Sender, Success, Ticket, Usual, WaitError,
 };
 pub use deadline::Deadline;
 pub use device::{AllocPdError, AsyncEvent, Device, DeviceInfo, OpenError};

@@ -112,7 +112,7 @@ impl Mr {
     }
 
     #[inline]
-    fn region(&self) -> &Region {
+    pub(crate) fn region(&self) -> &Region {
         self.owned.region()
     }
 
@@ -170,10 +170,10 @@ impl Mr {
         }
     }
 
-    /// The same as [`Mr::slice`]; `None` if they are not all inside the region.
+    /// The same as [`Mr::slice`]; `None` if there are none, or they are not all inside the region.
     #[inline(always)]
     pub fn get(&self, offset: usize, len: usize) -> Option<MrSlice<'_>> {
-        self.region().slice(offset, len).map(MrSlice)
+        self.region().some(offset, len).map(MrSlice)
     }
 
     /// All of it, for a post call.

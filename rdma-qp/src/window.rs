@@ -152,13 +152,31 @@ impl<T: Transport> Qp<T> {
     where
         BindWindow<'a>: Op<T>,
     {
+        self.bind_with(0, window, to, access, flags)
+    }
+
+    /// The same, and keeps a number beside the request, as [`Qp::post_with`] does.
+    ///
+    /// # Errors
+    /// As [`Qp::post`].
+    pub fn bind_with<'a>(
+        &mut self,
+        context: u64,
+        window: &'a mut Window,
+        to: MrSlice<'a>,
+        access: Access,
+        flags: PostFlags,
+    ) -> Result<(Ticket, RemoteRegion), PostError>
+    where
+        BindWindow<'a>: Op<T>,
+    {
         let (addr, len) = (to.addr(), to.len() as u64);
         // The device demands another key than the last one; the low byte is the application's (ibv_bind_mw(3)).
         let rkey = ibv_inc_rkey(window.rkey);
         window.owned.set_rkey(window.rkey);
         let access = ibv_access_flags::from_bits_retain(access.bits());
         let op = BindWindow(window.owned.binding(Some(to.local()), access, rkey));
-        let ticket = self.post(op, NOTHING, flags)?;
+        let ticket = self.post_with(context, op, NOTHING, flags)?;
         self.ring()?;
         window.rkey = rkey;
         Ok((ticket, RemoteRegion { addr, len, rkey }))

@@ -101,6 +101,12 @@ impl Outcomes {
         self.contexts.get(wr_id::sequence(wr_id))
     }
 
+    /// What the user keeps beside the request `wr_id`, and those behind it, as far as they are side by side: at least one.
+    #[inline(always)]
+    pub(crate) fn contexts_from(&self, wr_id: u64) -> &[AtomicU64] {
+        self.contexts.from(wr_id::sequence(wr_id))
+    }
+
     /// Number of the QP that the queue is of.
     #[inline(always)]
     pub(crate) fn qp_num(&self) -> u32 {
@@ -264,6 +270,13 @@ impl Queue {
     #[inline(always)]
     pub(crate) fn keep(&self, mark: u64, context: u64) {
         self.poller.contexts.put(wr_id::sequence(mark), context);
+    }
+
+    /// Where the user's numbers go that are kept beside the request with that mark, and those behind it; see
+    /// [`Outcomes::contexts_from`].
+    #[inline(always)]
+    pub(crate) fn contexts_from(&self, mark: u64) -> &[AtomicU64] {
+        self.poller.contexts_from(mark)
     }
 
     /// Requests that hold room: posted and not yet handed to the application.

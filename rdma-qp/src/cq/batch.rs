@@ -4,8 +4,10 @@ use std::fmt;
 
 use super::books::success;
 use super::{Completion, Cq, PollError, Usual};
+use crate::account::Operation;
 use crate::raw::intake::Rest;
 use crate::raw::rarely;
+use crate::wr_id;
 
 /// Completions that one call took from the device, see [`Cq::poll_batch`]. What is not looked at is handed out later.
 pub struct Completions<'c> {
@@ -74,7 +76,7 @@ impl Cq {
     }
 }
 
-impl Completions<'_> {
+impl<'c> Completions<'c> {
     /// Takes the next completion as the iterator does, and hands it to one of the two, as [`Cq::poll_by`] does.
     #[inline(always)]
     pub fn next_by<R>(
@@ -84,12 +86,46 @@ impl Completions<'_> {
     ) -> Option<R> {
         let id = self.rest.owner().id;
         if let Some((wc, queue)) = self.rest.look() {
-            return Some(usual(Usual::new(&wc, queue, id)));
+            return Some(usual(Usual::new(&wc, queue, &id)));
         }
         rarely();
         let done = self.next_unusual()?;
         let context = self.rest.with(|cq| cq.context(&done));
         Some(other(done, context))
+    }
+
+    /// The next completions, if they are successes that came in their turn, as a row of one queue. `None`: there are none, or
+    /// they are something else, and [`Completions::next_by`] or the iterator knows more.
+    ///
+    /// ```
+    /// # use rdma_qp::Device;
+    /// # let device = Device::open_index(rdma_soft::verbs(), 0)?;
+    /// # let mut cq = device.create_cq(64)?;
+    /// let mut contexts = [0; 16];
+    /// let mut batch = cq.poll_batch()?;
+    /// while let Some(row) = batch.row() {
+    ///     let taken = row.take(&mut contexts, |place, _, context| *place = context);
+    ///     println!("{:?}", &contexts[..taken]);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline(always)]
+    pub fn row(&mut self) -> Option<Row<'_, 'c>> {
+        let cq = self.rest.owner().id;
+        let (queue, wr_id) = self.rest.begin_row()?;
+        let (qp_num, operation) = (queue.qp_num(), wr_id::operation(wr_id));
+        Some(Row {
+            rest: &mut self.rest,
+            qp_num,
+            operation: Operation::from_code(operation),
+            cq,
+        })
+    }
+
+    /// Whether nothing is left of it.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_done()
     }
 
     /// The next completion if it is not for the short way.
@@ -102,6 +138,50 @@ impl Completions<'_> {
     }
 }
 
+/// Completions that come next, each the success of the request that was due, of one queue, all of which asked for the same. See
+/// [`Completions::row`].
+pub struct Row<'r, 'c> {
+    rest: &'r mut Rest<'c, Cq>,
+    qp_num: u32,
+    operation: Operation,
+    cq: u32,
+}
+
+impl Row<'_, '_> {
+    /// Number of the QP of all of them.
+    #[inline(always)]
+    pub fn qp_num(&self) -> u32 {
+        self.qp_num
+    }
+
+    /// What all of them asked for.
+    #[inline(always)]
+    pub fn operation(&self) -> Operation {
+        self.operation
+    }
+
+    /// Hands them to `each`, as long as there are places, with their contexts, see [`Qp::post_with`]; returns how many, at least one
+    /// if there is a place. What is left begins another row. They are in the books when all are taken: should `each` panic, none
+    /// was.
+    ///
+    /// [`Qp::post_with`]: crate::Qp::post_with
+    #[inline(always)]
+    pub fn take<P>(self, places: &mut [P], mut each: impl FnMut(&mut P, Usual<'_>, u64)) -> usize {
+        let cq = self.cq;
+        self.rest.take_row(
+            places,
+            #[inline(always)]
+            |place, wc, queue, context| each(place, Usual::new(wc, queue, &cq), context),
+        )
+    }
+}
+
+impl fmt::Debug for Row<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Row({:?} of QP {:#x})", self.operation, self.qp_num)
+    }
+}
+
 impl Iterator for Completions<'_> {
     type Item = Completion;
 
@@ -109,7 +189,7 @@ impl Iterator for Completions<'_> {
     fn next(&mut self) -> Option<Completion> {
         let id = self.rest.owner().id;
         if let Some((wc, queue)) = self.rest.look() {
-            return Some(Usual::new(&wc, queue, id).completion());
+            return Some(Usual::new(&wc, queue, &id).completion());
         }
         rarely();
         self.next_unusual()

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use rdma_core_sys::ibv_cq;
 
-pub use batch::Completions;
+pub use batch::{Completions, Row};
 pub use close::CloseCqError;
 pub use completion::{Completion, Failure, Root, Sender, Success, Ticket};
 pub use events::Armed;

@@ -14,12 +14,12 @@ use crate::wr_id::{self, QueueKind};
 pub struct Usual<'a> {
     wc: &'a ibv_wc,
     queue: &'a Outcomes,
-    cq: u32,
+    cq: &'a u32,
 }
 
 impl<'a> Usual<'a> {
     #[inline(always)]
-    pub(super) fn new(wc: &'a ibv_wc, queue: &'a Outcomes, cq: u32) -> Usual<'a> {
+    pub(super) fn new(wc: &'a ibv_wc, queue: &'a Outcomes, cq: &'a u32) -> Usual<'a> {
         Usual { wc, queue, cq }
     }
 
@@ -74,7 +74,7 @@ impl<'a> Usual<'a> {
     /// All that it says.
     #[inline(always)]
     pub fn completion(&self) -> Completion {
-        success(self.cq, &Taken::of(self.queue, self.wc))
+        success(*self.cq, &Taken::of(self.queue, self.wc))
     }
 
     /// The same by a call: for where it is asked for rarely, and the rest of this is to stay out of memory.
@@ -82,10 +82,10 @@ impl<'a> Usual<'a> {
     pub fn to_completion(&self) -> Completion {
         #[cold]
         #[inline(never)]
-        fn made(cq: u32, taken: &Taken) -> Completion {
-            success(cq, taken)
+        fn made(cq: &u32, queue: &Outcomes, wc: &ibv_wc) -> Completion {
+            success(*cq, &Taken::of(queue, wc))
         }
-        made(self.cq, &Taken::of(self.queue, self.wc))
+        made(self.cq, self.queue, self.wc)
     }
 }
 
@@ -130,7 +130,7 @@ impl Cq {
     ) -> Result<Option<R>, PollError> {
         let taken = (self.intake).look_by(
             #[inline(always)]
-            |wc, queue| usual(Usual::new(wc, queue, self.id)),
+            |wc, queue| usual(Usual::new(wc, queue, &self.id)),
         );
         if let Some(result) = taken {
             return Ok(Some(result));
@@ -157,9 +157,9 @@ impl Cq {
     /// ```
     #[inline(always)]
     pub fn poll_quick<R>(&mut self, usual: impl FnOnce(Usual<'_>) -> R) -> Quick<R> {
-        let taken = (self.intake).look_by(
+        let taken = (self.intake).look_in_place(
             #[inline(always)]
-            |wc, queue| usual(Usual::new(wc, queue, self.id)),
+            |wc, queue| usual(Usual::new(wc, queue, &self.id)),
         );
         match taken {
             Some(result) => Quick::Done(result),

@@ -47,6 +47,15 @@ impl Contexts {
         unsafe { self.first.add(sequence as usize & self.mask).as_ref() }
     }
 
+    /// The places of the request of that sequence, and of those behind it, up to the last place.
+    #[inline(always)]
+    pub(crate) fn from(&self, sequence: u64) -> &[AtomicU64] {
+        let at = sequence as usize & self.mask;
+        // SAFETY: the mask keeps the first among the places (the invariant), and there are so many from there on; they live as
+        // long as this.
+        unsafe { std::slice::from_raw_parts(self.first.add(at).as_ptr(), self.mask + 1 - at) }
+    }
+
     /// Keeps `context` for the request of that sequence.
     #[inline(always)]
     pub(crate) fn put(&self, sequence: u64, context: u64) {

@@ -125,6 +125,37 @@ impl Intake {
         self.look_at(f)
     }
 
+    /// The same, lent where it is: for callers with little room. What is left of a batch is taken out of line.
+    #[inline(always)]
+    pub(crate) fn look_in_place<R>(
+        &mut self,
+        f: impl FnOnce(&ibv_wc, &Outcomes) -> R,
+    ) -> Option<R> {
+        if self.more.get() {
+            return self.look_left_in_place(f);
+        }
+        let found = self.ask();
+        // SAFETY: no other reference to the batch exists (the invariant), and the intake is borrowed.
+        let wc = unsafe { &(&*self.batch.get())[0] };
+        // As in `look_at`.
+        if (found as u32).wrapping_sub(1) | wc.status.0 == 0
+            // SAFETY: as in `look_at`.
+            && let Some(queue) = unsafe { self.places.get().retire_due(wc.wr_id) }
+        {
+            return Some(f(wc, queue));
+        }
+        self.asked.set(found);
+        None
+    }
+
+    #[inline(never)]
+    fn look_left_in_place<R>(&mut self, f: impl FnOnce(&ibv_wc, &Outcomes) -> R) -> Option<R> {
+        self.look_left_at(
+            #[inline(always)]
+            |wc, queue| f(wc, queue),
+        )
+    }
+
     /// The same. Unless the intake is borrowed as `&mut`, `f` is this module's.
     #[inline(always)]
     fn look_at<R>(&self, f: impl FnOnce(&ibv_wc, &Outcomes) -> R) -> Option<R> {

@@ -27,6 +27,7 @@ pub(crate) mod post;
 pub(crate) mod qp;
 pub(crate) mod region;
 mod ring;
+mod row;
 pub(crate) mod run;
 mod slots;
 pub(crate) mod srq;

@@ -9,7 +9,7 @@ use super::ah::{Datagram, Through};
 use super::errno_of;
 use super::mw::Binding;
 use super::qp::QpHandle;
-use super::region::LocalSlice;
+use super::region::{LocalSlice, Region};
 use super::ring::{Entries, Form, LONG, Refused, Ring, Slot};
 use crate::account::{Operation, Queue};
 use crate::errno::Errno;
@@ -93,6 +93,14 @@ impl Asked {
     #[inline(always)]
     const fn is_signaled(self) -> bool {
         self.0 & IBV_SEND_SIGNALED.bits() as Form == 0
+    }
+}
+
+impl Region {
+    /// The form of a request on it, if it is not longer than a message can be.
+    #[inline(always)]
+    pub(super) fn form_of(&self, asked: Asked) -> Form {
+        self.form() | asked.0
     }
 }
 

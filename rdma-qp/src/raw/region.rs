@@ -131,6 +131,21 @@ impl Region {
         })
     }
 
+    /// The same; `None` also if there are none.
+    #[inline(always)]
+    pub(crate) fn some(&self, offset: usize, len: usize) -> Option<LocalSlice<'_>> {
+        if !holds_some(self.len, offset, len) {
+            return None;
+        }
+        // SAFETY: `holds_some` is false for no bytes.
+        unsafe { std::hint::assert_unchecked(len != 0) };
+        Some(LocalSlice {
+            region: self,
+            addr: self.addr() + offset as u64,
+            len,
+        })
+    }
+
     fn users(&self, kind: QueueKind) -> &AtomicBool {
         if kind == QueueKind::Send {
             &self.uses.sent
@@ -153,6 +168,14 @@ impl Region {
     pub(super) fn used_by(&self, kind: QueueKind) -> bool {
         self.users(kind).load(Relaxed)
     }
+}
+
+/// Whether the bytes `offset..offset + len` are some, and all among the first `size`.
+#[inline(always)]
+pub(super) fn holds_some(size: usize, offset: usize, len: usize) -> bool {
+    // Where the last one is. No length at all wraps, or comes out as the highest number, where no region has a byte.
+    let (last, wraps) = offset.overflowing_add(len.wrapping_sub(1));
+    !wraps && last < size
 }
 
 /// A region with its owner. Dropping it retires the region.
@@ -233,5 +256,33 @@ impl<'a> LocalSlice<'a> {
             length: self.len as u32,
             lkey: self.region.lkey,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::holds_some;
+
+    #[test]
+    fn what_holds_some_bytes_holds_their_last_one() {
+        let most = usize::MAX;
+        for (size, offset, len) in [(8, 0, 8), (8, 7, 1), (1, 0, 1), (most, most - 1, 1)] {
+            assert!(holds_some(size, offset, len), "{size} {offset} {len}");
+        }
+        for (size, offset, len) in [
+            (8, 0, 0),
+            (8, 3, 0),
+            (8, 8, 0),
+            (8, 0, 9),
+            (8, 8, 1),
+            (8, 7, 2),
+            (8, 1, most),
+            (8, most, 1),
+            (8, most, most),
+            (8, 2, most - 1),
+            (most, 0, 0),
+        ] {
+            assert!(!holds_some(size, offset, len), "{size} {offset} {len}");
+        }
     }
 }

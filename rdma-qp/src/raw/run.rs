@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use rdma_core_sys::ibv_send_wr;
@@ -9,8 +10,9 @@ use rdma_core_sys::ibv_send_wr;
 use super::post::{Asked, is_of};
 use super::qp::QpHandle;
 use super::rarely;
-use super::region::LocalSlice;
+use super::region::{LocalSlice, Region, holds_some};
 use super::ring::{Form, Place, Slot};
+use super::row::in_a_row;
 use crate::account::Operation;
 use crate::qp::{Qp, Transport};
 use crate::wr_id::{STEP, distance};
@@ -169,6 +171,65 @@ impl<'q, 'm, Q: HasQp> Run<'q, 'm, Q> {
         // SAFETY: it is before `stop`, so there is one behind it.
         self.slot = unsafe { self.slot.add(1) };
         Some(id)
+    }
+}
+
+impl<'m, Q: HasQp> Run<'_, 'm, Q> {
+    /// As [`Run::build_alike`], for several in a row on one region: `ask` says of each its context, first byte and length, none of
+    /// which is empty, and what else it fills in. Returns how many were built: all, or those before the first that is not for this
+    /// way.
+    #[inline(always)]
+    pub(crate) fn build_row<S, F: FnOnce(&mut ibv_send_wr)>(
+        &mut self,
+        operation: Operation,
+        asked: Asked,
+        region: &'m Region,
+        items: &[S],
+        ask: impl Fn(&S) -> Option<(u64, usize, usize, F)>,
+    ) -> usize {
+        let own = region.form_of(asked);
+        let (start, size) = (region.addr(), region.len());
+        let (mut mark, mut slot) = (self.mark, self.slot);
+        let mut one = |item: &S, kept: &AtomicU64| -> bool {
+            // SAFETY: a slot of the ring, or the static (the invariant); nobody changes it meanwhile.
+            if !unsafe { &*slot }.is_of(own) {
+                return false;
+            }
+            let Some((context, offset, len, fill)) = ask(item) else {
+                return false;
+            };
+            if !holds_some(size, offset, len) {
+                return false;
+            }
+            // SAFETY: it has a form, so it is a slot of the ring before `stop`, to which this is the only reference.
+            let filled = unsafe { &mut *slot };
+            filled.aim(start + offset as u64, len as u32);
+            filled.request.wr_id = mark | operation as u64;
+            fill(&mut filled.request);
+            kept.store(context, Relaxed);
+            mark = mark.wrapping_add(STEP);
+            // SAFETY: it is before `stop`, so there is one behind it.
+            slot = unsafe { slot.add(1) };
+            true
+        };
+        let mut built = 0;
+        while built < items.len() {
+            // SAFETY: it is borrowed for `'q`, and this is the only reference to it.
+            let kept = unsafe { self.owner.as_mut() }
+                .handle()
+                .send
+                .contexts_from(self.mark.wrapping_add(built as u64 * STEP));
+            // What is kept beside the requests of a queue goes round.
+            let rest = &items[built..];
+            let stretch = rest.len().min(kept.len());
+            let done = in_a_row(&rest[..stretch], &kept[..stretch], &mut one);
+            built += done;
+            if done < stretch {
+                break;
+            }
+        }
+        (self.mark, self.slot) = (mark, slot);
+        built
     }
 }
 

@@ -174,6 +174,25 @@ impl Parts {
         Some(queue)
     }
 
+    /// As [`Parts::retire_row`], but books nothing: `row` is of the queue then, if `Some`.
+    ///
+    /// # Safety
+    /// As for [`Parts::retire_row`].
+    #[inline(always)]
+    pub(super) unsafe fn begin_row<'a>(self, wr_id: u64, row: &mut Row) -> Option<&'a Outcomes> {
+        if wr_id != row.due {
+            // SAFETY: as the caller promises.
+            let queue = unsafe { self.find(wr_id) };
+            // SAFETY: as the caller promises.
+            if !unsafe { is_due(queue, wr_id) } {
+                return None;
+            }
+            (row.queue, row.due) = (queue, wr_id);
+        }
+        // SAFETY: it was found in the table, which is alive, and so is the queue, or the table's own.
+        Some(unsafe { &*row.queue })
+    }
+
     /// Where a row begins.
     pub(super) fn row(self) -> Row {
         Row {
@@ -198,6 +217,31 @@ impl Parts {
 pub(super) struct Row {
     queue: *const Outcomes,
     due: u64,
+}
+
+impl Row {
+    /// What is due of the queue.
+    #[inline(always)]
+    pub(super) fn due(&self) -> u64 {
+        self.due
+    }
+
+    /// The queue.
+    ///
+    /// # Safety
+    /// The table that the row is of is alive, and so is what it led to when the row was begun.
+    #[inline(always)]
+    pub(super) unsafe fn queue<'a>(&self) -> &'a Outcomes {
+        // SAFETY: as the caller promises.
+        unsafe { &*self.queue }
+    }
+
+    /// Books the successes before `due`, which is one that the queue may come to next.
+    #[inline(always)]
+    pub(super) fn retire_below(&mut self, queue: &Outcomes, due: u64) {
+        self.due = due;
+        queue.retire_below(due);
+    }
 }
 
 /// Whether a success is the one that is due of a queue.

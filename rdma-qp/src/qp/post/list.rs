@@ -2,11 +2,13 @@
 
 use std::fmt;
 
+use rdma_core_sys::ibv_send_wr;
+
 use super::op::{self, Op};
 use super::{PostError, PostFlags, asked};
 use crate::cq::Ticket;
 use crate::endpoint::RemoteAddr;
-use crate::mr::MrSlice;
+use crate::mr::{Mr, MrSlice};
 use crate::qp::{Connects, Qp, RdmaRead, RdmaWrite, Transport};
 use crate::raw::rarely;
 use crate::raw::run::Run;
@@ -126,6 +128,37 @@ impl<'m, T: Transport> Sends<'_, 'm, T> {
         flags: PostFlags,
     ) -> bool {
         self.build(Some(context), &op, slice, flags).is_some()
+    }
+
+    /// Posts what `items` ask for, in order, on one region, as long as that is for the short way; `ask` says what one asks for: its
+    /// context, the operation, and the first byte and the length of its range, or `None`, where that is something else. Returns
+    /// how many are posted; of the rest nothing was done.
+    #[inline(always)]
+    pub fn post_row<S, O: Op<T>>(
+        &mut self,
+        mr: &'m Mr,
+        flags: PostFlags,
+        items: &[S],
+        ask: impl Fn(&S) -> Option<(u64, O, usize, usize)>,
+    ) -> usize {
+        // What is unsignaled is looked at one by one.
+        let asked = match asked::<T, O>(flags) {
+            Some(asked) if !flags.contains(PostFlags::UNSIGNALED) => asked,
+            _ => return 0,
+        };
+        self.run.build_row(
+            O::OPERATION,
+            asked,
+            mr.region(),
+            items,
+            #[inline(always)]
+            |item| {
+                let (context, op, offset, len) = ask(item)?;
+                let usual = op.check(len as u64).is_ok() && op.names().are_none();
+                let fill = move |request: &mut ibv_send_wr| op.fill(request);
+                usual.then_some((context, offset, len, fill))
+            },
+        )
     }
 
     /// Builds a request on the short way.

@@ -11,7 +11,9 @@ use super::Intake;
 use crate::account::Outcomes;
 use crate::cq::Cq;
 use crate::raw::rarely;
+use crate::raw::row::in_a_row_mut;
 use crate::raw::table::{Parts, Row};
+use crate::wr_id::STEP;
 
 /// Who has the intake of a CQ.
 ///
@@ -123,6 +125,57 @@ impl<'c, C: HasIntake> Rest<'c, C> {
         // SAFETY: it is a success, so it is not behind the last.
         self.next = unsafe { self.next.add(1) };
         Some((wc, queue))
+    }
+}
+
+impl<C: HasIntake> Rest<'_, C> {
+    /// The queue and the `wr_id` of the next completion, if it is for the short way: then a row begins with it.
+    #[inline(always)]
+    pub(crate) fn begin_row(&mut self) -> Option<(&Outcomes, u64)> {
+        // SAFETY: a completion of the batch, or what is behind the last (the invariant), to which no other reference exists.
+        let (status, wr_id) = unsafe { ((*self.next).status, (*self.next).wr_id) };
+        // SAFETY: the intake has an `Arc` to it, always the same.
+        let closed = unsafe { self.closed.as_ref() }.load(Relaxed);
+        if status.0 | closed != 0 {
+            rarely();
+            return None;
+        }
+        // SAFETY: `places` are those of the table, and `row` is of it (the invariant); this is the poller.
+        let queue = unsafe { self.places.begin_row(wr_id, &mut self.row) }?;
+        Some((queue, wr_id))
+    }
+
+    /// Takes the row that [`Rest::begin_row`] has just found: the completions that come next of one queue, each a success in its
+    /// turn that was asked for the same. Each goes to `each` with one of `places` and its context, as long as there are places.
+    /// Returns how many. They are booked when all are taken; should `each` panic, none was. Without a row there are none.
+    #[inline(always)]
+    pub(crate) fn take_row<P>(
+        &mut self,
+        places: &mut [P],
+        mut each: impl FnMut(&mut P, &ibv_wc, &Outcomes, u64),
+    ) -> usize {
+        let (mut next, mut due) = (self.next, self.row.due());
+        // SAFETY: `row` is of the table (the invariant), which the intake holds as long as it is borrowed.
+        let queue = unsafe { self.row.queue() };
+        let kept = queue.contexts_from(due);
+        // What is kept beside the requests of a queue goes round: the row ends there, at the latest.
+        let most = places.len().min(kept.len());
+        let taken = in_a_row_mut(&mut places[..most], &kept[..most], |place, kept| {
+            // SAFETY: a completion of the batch, or what is behind the last (the invariant), to which no other reference exists:
+            // the intake has none, and is not used.
+            let wc = unsafe { &*next };
+            if wc.status.0 != 0 || wc.wr_id != due {
+                return false;
+            }
+            each(place, wc, queue, kept.load(Relaxed));
+            due = due.wrapping_add(STEP);
+            // SAFETY: it is a success, so it is not behind the last.
+            next = unsafe { next.add(1) };
+            true
+        });
+        self.next = next;
+        self.row.retire_below(queue, due);
+        taken
     }
 }
 
