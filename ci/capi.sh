@@ -18,7 +18,7 @@ capi=$root/rdma-capi
 PATH=$PATH:$CARGO_TARGET_DIR/tools/bin
 failed=()
 # What runs without libibverbs, and what begins as a plain verbs program.
-own=(pair server key_value announcer stage_c)
+own=(pair server key_value announcer supervised stage_c)
 verbs=(plain stage_a stage_b)
 strict=(-Wall -Wextra -Werror -O1 -g)
 
@@ -188,6 +188,31 @@ expect() {
     return 1
 }
 
+# A connection whose server is killed twice, with messages under way, and started again at its address; the last one is told
+# that it is over.
+supervised() {
+    local server client address=127.0.0.1:0 round
+    for round in 1 2 3; do
+        "$1" listen "$address" >"$work/watched.out" 2>"$work/watched.out.err" &
+        server=$!
+        if ((round == 1)); then
+            expect "$work/watched.out.err" '^waiting: ' || return 1
+            address=$(sed -n 's/^waiting: //p' "$work/watched.out.err")
+            timeout 120 "$1" "$address" 3 >"$work/watching.out" 2>"$work/watching.out.err" &
+            client=$!
+        fi
+        expect "$work/watching.out" "^life $round begins$" || { kill -KILL $server; return 1; }
+        ((round == 3)) && break
+        sleep 0.5
+        kill -KILL $server && ! wait $server || return 1
+        expect "$work/watching.out" "^life $round: [1-9][0-9]* done" || return 1
+    done
+    wait $client || { cat "$work/watching.out" "$work/watching.out.err"; kill -KILL $server; return 1; }
+    expect "$work/watching.out" '^[0-9]+ messages in 3 lives$' || return 1
+    wait $server || { cat "$work/watched.out" "$work/watched.out.err"; return 1; }
+    expect "$work/watched.out" '^[0-9]+ messages$'
+}
+
 step_run() {
     local kind bin address
     for kind in static shared; do
@@ -214,8 +239,9 @@ step_run() {
         timeout 60 "$bin/announcer" announce 239.7.7.7 6 >"$work/announce.out" 2>&1 || { cat "$work/announce.out"; return 1; }
         wait
         expect "$work/listen.out" 'still here \(from QP 0x' || return 1
+        supervised "$bin/supervised" || return 1
     done
-    echo "pair, server, key_value and announcer, with libqp.a and with libqp.so"
+    echo "pair, server, key_value, announcer and supervised, with libqp.a and with libqp.so"
 }
 
 # The plain verbs program and its three stages, over the software device in front of libibverbs.

@@ -40,8 +40,8 @@ cat >"$work/top.h" <<END
  *   EDEADLK QP_CODE_REENTERED     a call from within the log callback (but for posting and polling)
  *   ENOTRECOVERABLE QP_CODE_INTERNAL  a fault of the library
  *
- * Ownership. What a function named ..._create, ..._open, ..._from, qp_accept or qp_exchange_... gives out in a handle is the
- * caller's, to be destroyed with the ..._destroy of its type. An object keeps what it was made from alive, but a destroy says
+ * Ownership. What a function named ..._create, ..._open, ..._from, ..._connect, ..._listen, qp_accept or qp_exchange_... gives out
+ * in a handle is the caller's, to be destroyed with the ..._destroy of its type. An object keeps what it was made from alive, but a destroy says
  * EBUSY (QP_CODE_IN_USE) while something still uses the object. Strings and structs that are handed in are copied.
  *
  * Handles are numbers that only look like pointers: do not dereference or compare them with anything but each other and NULL.

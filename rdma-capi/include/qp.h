@@ -17,8 +17,8 @@
  *   EDEADLK QP_CODE_REENTERED     a call from within the log callback (but for posting and polling)
  *   ENOTRECOVERABLE QP_CODE_INTERNAL  a fault of the library
  *
- * Ownership. What a function named ..._create, ..._open, ..._from, qp_accept or qp_exchange_... gives out in a handle is the
- * caller's, to be destroyed with the ..._destroy of its type. An object keeps what it was made from alive, but a destroy says
+ * Ownership. What a function named ..._create, ..._open, ..._from, ..._connect, ..._listen, qp_accept or qp_exchange_... gives out
+ * in a handle is the caller's, to be destroyed with the ..._destroy of its type. An object keeps what it was made from alive, but a destroy says
  * EBUSY (QP_CODE_IN_USE) while something still uses the object. Strings and structs that are handed in are copied.
  *
  * Handles are numbers that only look like pointers: do not dereference or compare them with anything but each other and NULL.
@@ -244,6 +244,14 @@ typedef enum qp_code {
      * A request without a completion to come: it was reported already, or thrown away by a reset (ESRCH).
      */
     QP_CODE_GONE = 26,
+    /**
+     * There is no connection at present (ENOTCONN).
+     */
+    QP_CODE_DOWN = 27,
+    /**
+     * A supervised connection has come to its end: it gave up, or its device is gone (ESHUTDOWN or ENODEV).
+     */
+    QP_CODE_OVER = 28,
 } qp_code;
 
 /**
@@ -425,6 +433,142 @@ typedef enum qp_fate {
 } qp_fate;
 
 /**
+ * What happened to a supervised connection.
+ */
+typedef enum qp_supervised_kind {
+    /**
+     * The request `context` has ended; `fate` says what the peer made of it, and `completion.status` how it ended: one of enum
+     * ibv_wc_status, UINT32_MAX where it had no completion of its own. Every request that was posted gets one of these, once.
+     */
+    QP_SUPERVISED_DONE = 1,
+    /**
+     * A message came, into the receive `context`; `completion` says all of it. Look at the data before the next call, and post
+     * the receive again.
+     */
+    QP_SUPERVISED_RECEIVED = 2,
+    /**
+     * UC and UD: a probe of the peer's, or the answer to one, took the receive `context`: post it again.
+     */
+    QP_SUPERVISED_HEARTBEAT = 3,
+    /**
+     * Nothing was heard for a while, so the peer is probed.
+     */
+    QP_SUPERVISED_PROBING = 4,
+    /**
+     * Requests are under way, nothing was heard for `us`, and the device has not given up.
+     */
+    QP_SUPERVISED_SILENT = 5,
+    /**
+     * The connection is dead; `why`. What became of its requests follows, and then QP_SUPERVISED_ENDED.
+     */
+    QP_SUPERVISED_DEAD = 6,
+    /**
+     * The connection has ended, and every request of it was told of; `not_done` and `unknown` count those that were not known
+     * to be done, and `complete` is 0 if the device did not say of each what became of it. Nothing is posted again by itself.
+     */
+    QP_SUPERVISED_ENDED = 7,
+    /**
+     * The peer will be looked for, for the `attempt`th time, in `us`.
+     */
+    QP_SUPERVISED_RECOVERING = 8,
+    /**
+     * The connection is there, for the first time or again, by the `attempt`th attempt, `us` after there was none. A peer that
+     * was restarted has other regions: qp_supervised_peer().
+     */
+    QP_SUPERVISED_RECOVERED = 9,
+    /**
+     * There was no connection for `us`, and nobody is looked for any more: see qp_supervised_options.give_up_ms.
+     */
+    QP_SUPERVISED_GAVE_UP = 10,
+    /**
+     * The port went down. Nobody is probed or looked for until it is up.
+     */
+    QP_SUPERVISED_PORT_DOWN = 11,
+    /**
+     * The port is up again.
+     */
+    QP_SUPERVISED_PORT_UP = 12,
+    /**
+     * The GID that the peer knows is gone: the connection is made anew with another one.
+     */
+    QP_SUPERVISED_GID_CHANGED = 13,
+    /**
+     * The device is gone, or does not work any more: this is the end.
+     */
+    QP_SUPERVISED_DEVICE_REMOVED = 14,
+    /**
+     * `device` happened to the device, and concerns not this connection alone: hand it to the others that are on the same
+     * qp_device, with qp_supervised_device_event().
+     */
+    QP_SUPERVISED_DEVICE = 15,
+    /**
+     * Something that has no number here yet: qp_supervised_text() says it.
+     */
+    QP_SUPERVISED_OTHER = 16,
+} qp_supervised_kind;
+
+/**
+ * Why a supervised connection ended.
+ */
+typedef enum qp_supervised_why {
+    /**
+     * A request or a probe failed, and with it the Queue Pair; `completion.status` says how. IBV_WC_RETRY_EXC_ERR: the peer
+     * does not answer.
+     */
+    QP_WHY_FAILED = 1,
+    /**
+     * Nothing was heard for too long, and the device did not tell.
+     */
+    QP_WHY_SILENT = 2,
+    /**
+     * The channel to the peer closed: its process ended, or it has noticed a failure.
+     */
+    QP_WHY_CHANNEL_LOST = 3,
+    /**
+     * The peer came anew: it was restarted, or has noticed a failure.
+     */
+    QP_WHY_PEER_CAME_ANEW = 4,
+    /**
+     * The device said that the Queue Pair is in error; `device` says what.
+     */
+    QP_WHY_EVENT = 5,
+    /**
+     * The GID that the peer knows is gone.
+     */
+    QP_WHY_GID_CHANGED = 6,
+    /**
+     * The device is gone, or does not work any more.
+     */
+    QP_WHY_DEVICE_REMOVED = 7,
+    /**
+     * The program asked for it: qp_supervised_restart().
+     */
+    QP_WHY_ASKED = 8,
+    /**
+     * Something that has no number here yet: qp_supervised_text() says it.
+     */
+    QP_WHY_OTHER = 9,
+} qp_supervised_why;
+
+/**
+ * What is known of a peer that answers while nothing else goes on.
+ */
+typedef enum qp_supervised_proof {
+    /**
+     * RC: the peer's process is there. A probe takes no receive.
+     */
+    QP_PROOF_PROCESS = 1,
+    /**
+     * The peer's node is there, and not its process.
+     */
+    QP_PROOF_NODE = 2,
+    /**
+     * UC and UD: the peer's process is there, and calls qp_supervised_next(). A probe, and its answer, take a receive each.
+     */
+    QP_PROOF_ECHO = 3,
+} qp_supervised_proof;
+
+/**
  * A completion queue. One thread at a time may call functions with it; Queue Pairs that report to it may be used by others.
  */
 typedef struct qp_cq qp_cq;
@@ -479,6 +623,17 @@ typedef struct qp_ref qp_ref;
  * it; its Queue Pairs may be used by others.
  */
 typedef struct qp_srq qp_srq;
+
+/**
+ * A connection that is made, watched, and made anew when it fails. One thread at a time may call functions with it.
+ */
+typedef struct qp_supervised qp_supervised;
+
+/**
+ * A memory window of type 2: bound by a request, and of that request's Queue Pair from then on. One thread at a time may call
+ * functions with it.
+ */
+typedef struct qp_window qp_window;
 
 /**
  * An XRC domain: targets of one reach its SRQs and no others. Any number of calls may be under way with it.
@@ -913,6 +1068,129 @@ typedef struct qp_range {
      */
     size_t len;
 } qp_range;
+
+/**
+ * How a connection is supervised. Set it to all zero first: 0 means the usual everywhere.
+ */
+typedef struct qp_supervised_options {
+    /**
+     * The port, counted from 1; 0: 1. Its best GID is chosen anew for each life of the connection.
+     */
+    uint32_t port;
+    /**
+     * An idle connection is probed when nothing was heard for so many milliseconds; 0: 1000.
+     */
+    uint32_t probe_ms;
+    /**
+     * The wait before the first attempt to meet the peer, in milliseconds, which doubles with each attempt; 0: 20.
+     */
+    uint32_t backoff_ms;
+    /**
+     * The longest wait, in milliseconds; 0: 2000. Half of each wait is drawn, so that many do not come at once.
+     */
+    uint32_t backoff_most_ms;
+    /**
+     * How long one attempt may take, in milliseconds; 0: 5000.
+     */
+    uint32_t step_ms;
+    /**
+     * After so many milliseconds without a connection no further attempt is made; 0: never.
+     */
+    uint32_t give_up_ms;
+    /**
+     * When to repeat and when to give up: with probe_ms it decides how soon a death is noticed. All zero: the usual one.
+     */
+    struct qp_timing timing;
+    /**
+     * How packets are marked on their way.
+     */
+    struct qp_path path;
+    /**
+     * Must be 0.
+     */
+    uint64_t reserved;
+} qp_supervised_options;
+
+/**
+ * Something that happened to a supervised connection. Fields that the kind says nothing of are 0.
+ */
+typedef struct qp_supervised_event {
+    /**
+     * What: one of enum qp_supervised_kind.
+     */
+    uint32_t kind;
+    /**
+     * DEAD, ENDED: one of enum qp_supervised_why.
+     */
+    uint32_t why;
+    /**
+     * DONE: the request's context; RECEIVED, HEARTBEAT: the receive's.
+     */
+    uint64_t context;
+    /**
+     * DONE: one of enum qp_fate.
+     */
+    uint32_t fate;
+    /**
+     * RECOVERING, RECOVERED: the number of the attempt, from 1.
+     */
+    uint32_t attempt;
+    /**
+     * SILENT, RECOVERING, RECOVERED, GAVE_UP: microseconds.
+     */
+    uint64_t us;
+    /**
+     * ENDED: requests that the peer has not executed.
+     */
+    uint32_t not_done;
+    /**
+     * ENDED: requests that the peer has executed or not.
+     */
+    uint32_t unknown;
+    /**
+     * ENDED: not 0 if the device gave every request its outcome.
+     */
+    uint32_t complete;
+    /**
+     * Must be 0.
+     */
+    uint32_t reserved;
+    /**
+     * DEVICE, and DEAD and ENDED because of QP_WHY_EVENT: what the device reported.
+     */
+    struct qp_event device;
+    /**
+     * RECEIVED, HEARTBEAT: as qp_poll() gives it. DONE, and DEAD and ENDED because of QP_WHY_FAILED: its status.
+     */
+    struct qp_completion completion;
+} qp_supervised_event;
+
+/**
+ * The state of a supervised connection.
+ */
+typedef struct qp_supervised_state {
+    /**
+     * Not 0: requests can be posted now.
+     */
+    uint32_t is_up;
+    /**
+     * Requests under way, probes included.
+     */
+    uint32_t under_way;
+    /**
+     * What a probe proves: one of enum qp_supervised_proof.
+     */
+    uint32_t proof;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+    /**
+     * Within how many milliseconds the death of an idle peer is noticed, as long as qp_supervised_next() is called and the
+     * port is up. A peer whose process ends is noticed at once.
+     */
+    uint64_t notices_within_ms;
+} qp_supervised_state;
 
 /**
  * What is needed by one process, on one node, or by the whole job.
@@ -2140,6 +2418,214 @@ int qp_post_recv_ranges(struct qp_pair *pair,
                         size_t count);
 
 /**
+ * Begins a supervised connection to a peer that listens: a Queue Pair and a CQ of its own, which qp_supervised_next() brings
+ * to life, watches, and brings to life again.
+ *
+ * @param device         The device of the protection domain. Its asynchronous events are read by the connection.
+ * @param attr           What its Queue Pair shall be like: QP_RC, QP_UC or QP_UD, its CQs and SRQ NULL; NULL for the usual one. Where
+ *                       recv_depth is 0, it is receive_count if that is more than 16.
+ * @param options        How it is supervised; NULL for the usual.
+ * @param offered        Regions that the peer may reach: it is told them in each life. NULL if offered_count is 0.
+ * @param offered_count  Their number, at most 1024.
+ * @param receives       The receives that each life begins with, at most as many as the receive queue holds. They are copied;
+ *                       their regions are in use until the connection is destroyed. NULL if receive_count is 0.
+ * @param receive_count  Their number.
+ * @param address        Where the peer listens, "host:port": it is looked for there again and again, whenever there is no
+ *                       connection.
+ * @param link           Where the handle goes; destroy it with qp_supervised_destroy().
+ * @return 0; EINVAL: QP_CODE_RANGE or QP_CODE_REFUSED, what was given cannot be; or as qp_pair_create().
+ */
+int qp_supervised_connect(struct qp_device *device,
+                          struct qp_pd *pd,
+                          const struct qp_pair_attr *attr,
+                          const struct qp_supervised_options *options,
+                          const struct qp_region *offered,
+                          size_t offered_count,
+                          const struct qp_recv *receives,
+                          size_t receive_count,
+                          const char *address,
+                          struct qp_supervised **link);
+
+/**
+ * Begins a supervised connection to a peer that connects. All else as qp_supervised_connect().
+ *
+ * @param address  Where to listen, "host:port"; port 0 takes a free one. One address is for one peer: a new one that comes
+ *                 takes the place of the one before. A process that was restarted listens there again.
+ */
+int qp_supervised_listen(struct qp_device *device,
+                         struct qp_pd *pd,
+                         const struct qp_pair_attr *attr,
+                         const struct qp_supervised_options *options,
+                         const struct qp_region *offered,
+                         size_t offered_count,
+                         const struct qp_recv *receives,
+                         size_t receive_count,
+                         const char *address,
+                         struct qp_supervised **link);
+
+/**
+ * Tells where a connection listens, such as "127.0.0.1:38765". Arguments as qp_query_text().
+ *
+ * @return As qp_query_text(); EINVAL (QP_CODE_STATE): it connects.
+ */
+int qp_supervised_address(struct qp_supervised *link, char *text, size_t size, size_t *needed);
+
+/**
+ * Posts a send request, as qp_post_send(). What becomes of it is told once, by QP_SUPERVISED_DONE with its context. On UD it
+ * goes to the peer; send->to is not looked at.
+ *
+ * @return As qp_post_send(); ENOTCONN (QP_CODE_DOWN): there is no connection at present. Nothing was posted then.
+ */
+int qp_supervised_post_send(struct qp_supervised *link,
+                            const struct qp_send *send);
+
+/**
+ * Posts a send request of bytes that are copied during the call, as qp_post_inline(). All else as qp_supervised_post_send().
+ */
+int qp_supervised_post_inline(struct qp_supervised *link,
+                              const struct qp_send *send,
+                              const uint8_t *data,
+                              size_t len);
+
+/**
+ * Posts a receive, as qp_post_recv(): one that was told of, again.
+ *
+ * @return As qp_post_recv(); ENOTCONN (QP_CODE_DOWN): there is no connection at present, and the next life begins with the
+ *         receives that it was made with. Nothing was posted then.
+ */
+int qp_supervised_post_recv(struct qp_supervised *link,
+                            const struct qp_recv *recv);
+
+/**
+ * Tells what happened next, and does what is to be done for the connection meanwhile: nothing happens to it but in calls
+ * with it, so call this often, or sleep as qp_supervised_arm() says.
+ *
+ * @param timeout_ms  How long to wait, in milliseconds; 0: not at all; below 0: no limit. Other threads cannot post meanwhile.
+ * @param event       Where it goes.
+ * @return 0; ETIMEDOUT: nothing happened; ESHUTDOWN (QP_CODE_OVER): it gave up, see qp_supervised_options.give_up_ms; ENODEV
+ *         (QP_CODE_OVER): the device is gone; or what the system said.
+ */
+int qp_supervised_next(struct qp_supervised *link,
+                       int64_t timeout_ms,
+                       struct qp_supervised_event *event);
+
+/**
+ * Says in a sentence what qp_supervised_next() told last, such as "dead: the channel to the peer is gone: ..."; empty after
+ * a request that is done, or a receive. Arguments and result as qp_query_text().
+ */
+int qp_supervised_text(struct qp_supervised *link,
+                       char *text,
+                       size_t size,
+                       size_t *needed);
+
+/**
+ * Gives the descriptor that becomes readable after qp_supervised_arm(), for poll(2) and the like: the same for the whole
+ * life of the handle. It is the connection's: do not close it.
+ */
+int qp_supervised_fd(struct qp_supervised *link,
+                     int *fd);
+
+/**
+ * Prepares for sleeping on the descriptor, and looks whether there is something to do already.
+ *
+ * @param ready  Where the answer goes: 1, call qp_supervised_next() with a timeout of 0 until it says ETIMEDOUT; 0, the
+ *               descriptor becomes readable when there is something to do: then do the same.
+ */
+int qp_supervised_arm(struct qp_supervised *link,
+                      int *ready);
+
+/**
+ * Tells the state of a connection.
+ */
+int qp_supervised_query(struct qp_supervised *link, struct qp_supervised_state *state);
+
+/**
+ * Describes its Queue Pair for programs, as qp_pair_query_json().
+ */
+int qp_supervised_query_json(struct qp_supervised *link, char *text, size_t size, size_t *needed);
+
+/**
+ * Tells what the peer of the present or last life told of itself. A peer that was restarted has other regions.
+ *
+ * @param there    Where the peer's end goes; may be NULL.
+ * @param regions  Where the regions go that it offers, in its order; NULL if room is 0.
+ * @param room     Room there.
+ * @param found    Where their number goes; may be NULL.
+ * @return 0; ENOTCONN (QP_CODE_DOWN): there was no peer yet; ENOSPC (QP_CODE_SHORT_BUFFER): there are more regions.
+ */
+int qp_supervised_peer(struct qp_supervised *link,
+                       struct qp_endpoint *there,
+                       struct qp_region *regions,
+                       size_t room,
+                       size_t *found);
+
+/**
+ * Ends the present life of a connection, as a failure would, and makes it anew.
+ */
+int qp_supervised_restart(struct qp_supervised *link);
+
+/**
+ * Tells a connection what happened to its device, where another one on the same qp_device, or qp_device_event(), has read it:
+ * see QP_SUPERVISED_DEVICE.
+ */
+int qp_supervised_device_event(struct qp_supervised *link,
+                               const struct qp_event *event);
+
+/**
+ * Ends a connection, at once. The peer finds its channel closed, and looks for another life of this end. What is under way is
+ * thrown away, so wait for QP_SUPERVISED_DONE before.
+ */
+int qp_supervised_destroy(struct qp_supervised *link);
+
+/**
+ * Makes a memory window.
+ *
+ * @param window  Where the handle goes; destroy it with qp_window_destroy().
+ * @return 0; EOPNOTSUPP: the device has none that a request can bind; or what the device said.
+ */
+int qp_window_create(struct qp_pd *pd, struct qp_window **window);
+
+/**
+ * Posts a request that binds a window to a range of a region, with rights for the peer of the Queue Pair, and says how the
+ * peer names it from then on. Each bind gives the window another key: what the peer was told before is void. A request of
+ * the peer's that comes before the bind has completed (operation QP_BIND) finds no such key: tell the peer afterwards.
+ *
+ * @param pair     The Queue Pair: RC, UC or XRC, in RTS.
+ * @param mr       The region, registered with IBV_ACCESS_MW_BIND (16), and with LOCAL_WRITE if the peer may write. It cannot
+ *                 be destroyed while the window is bound to it.
+ * @param offset   First byte, counted from the start of the region.
+ * @param len      Bytes.
+ * @param access   What the peer may do: bits of enum ibv_access_flags, as for qp_mr_create().
+ * @param context  The program's own: it comes back with the completion.
+ * @param region   Where the name for the peer goes.
+ * @return As qp_post_send().
+ */
+int qp_window_bind(struct qp_window *window,
+                   struct qp_pair *pair,
+                   struct qp_mr *mr,
+                   size_t offset,
+                   size_t len,
+                   int access,
+                   uint64_t context,
+                   struct qp_region *region);
+
+/**
+ * Posts a request that takes the key of a window away: no peer can use it afterwards, and its region can be destroyed when
+ * the request has completed (operation QP_LOCAL_INV).
+ *
+ * @param context  The program's own: it comes back with the completion.
+ * @return As qp_post_send().
+ */
+int qp_window_unbind(struct qp_window *window,
+                     struct qp_pair *pair,
+                     uint64_t context);
+
+/**
+ * Ends a window, at once or when no request can name it any more. Its key is void when that is so.
+ */
+int qp_window_destroy(struct qp_window *window);
+
+/**
  * Says what a job in which everybody talks to everybody needs: `qp plan` prints the same.
  *
  * @param nodes      Nodes.
@@ -2151,6 +2637,38 @@ int qp_post_recv_ranges(struct qp_pair *pair,
  * @return 0; EINVAL (QP_CODE_RANGE): something is 0 or too large, or there is no plan for the transport.
  */
 int qp_plan(uint32_t nodes, uint32_t per_node, int transport, int srq, int shm, struct qp_needs *needs);
+
+/**
+ * Says which settings of a Queue Pair are legal and do harm: one a line, what it is, what happens, what to set. Empty where
+ * there is none.
+ *
+ * @param rtt_ns  The round trip to the peer in nanoseconds, where it was measured; 0: not known.
+ * @param text    Arguments and result as qp_query_text().
+ */
+int qp_pair_lint(struct qp_pair *pair,
+                 uint64_t rtt_ns,
+                 char *text,
+                 size_t size,
+                 size_t *needed);
+
+/**
+ * Says why a connection does not work: cause, evidence and cure of each finding, the surest first. Empty where nothing is
+ * found. It looks at nothing but what it is given, so the two ends may be of other machines, and of long ago.
+ *
+ * @param here     One end: what qp_pair_query_json(), qp_query_json() or qp_supervised_query_json() gave.
+ * @param there    The other end; NULL: not known.
+ * @param rtt_ns   The round trip in nanoseconds, where it was measured; 0: not known.
+ * @param as_json  Not 0: as a JSON array of objects with code, weight, end, cause, evidence and cure, for programs.
+ * @param text     Arguments and result as qp_query_text().
+ * @return As qp_query_text(); EINVAL (QP_CODE_TEXT): an end is no such document.
+ */
+int qp_doctor(const char *here,
+              const char *there,
+              uint64_t rtt_ns,
+              int as_json,
+              char *text,
+              size_t size,
+              size_t *needed);
 
 /**
  * Makes the part of a mesh that this process needs by itself. Then its card goes to all others, and theirs come here:

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int};
 use std::os::fd::AsRawFd;
 
-use rdma_core_sys::{dispatch, ibv_context};
+use rdma_core_sys::*;
 use rdma_qp::{AsyncEvent, Device, GidEntry, OpenError};
 use rdma_soft::Profile;
 
@@ -36,6 +36,43 @@ pub struct qp_event {
     pub kind: u32,
     /// To what: the number of the Queue Pair, of the port, or of the SRQ (qp_srq_number()); 0 for all else.
     pub number: u32,
+}
+
+/// An event as C has it.
+pub(crate) fn event_of(event: &AsyncEvent) -> qp_event {
+    let number = match *event {
+        AsyncEvent::Qp { qp_num, .. } => qp_num,
+        AsyncEvent::Port { port, .. } => port.into(),
+        AsyncEvent::Srq { srq, .. } => srq,
+        _ => 0,
+    };
+    qp_event {
+        kind: event.kind().0,
+        number,
+    }
+}
+
+/// An event that C has.
+pub(crate) fn event_from(event: &qp_event) -> AsyncEvent {
+    let kind = ibv_event_type(event.kind);
+    match kind {
+        IBV_EVENT_PORT_ACTIVE
+        | IBV_EVENT_PORT_ERR
+        | IBV_EVENT_LID_CHANGE
+        | IBV_EVENT_PKEY_CHANGE
+        | IBV_EVENT_SM_CHANGE
+        | IBV_EVENT_CLIENT_REREGISTER
+        | IBV_EVENT_GID_CHANGE => AsyncEvent::Port {
+            kind,
+            // No port has a number that is cut off.
+            port: u8::try_from(event.number).unwrap_or(0),
+        },
+        IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR => AsyncEvent::Qp {
+            kind,
+            qp_num: event.number,
+        },
+        _ => AsyncEvent::Other { kind },
+    }
 }
 
 /// The GID at that place of a port's table; below 0 the best one.
@@ -196,13 +233,7 @@ export! {
         let Some(found) = device.next_event(deadline(timeout_ms))? else {
             return Err(Fault::new(QP_CODE_TIMED_OUT, libc::ETIMEDOUT, "no event until the deadline"));
         };
-        let number = match found {
-            AsyncEvent::Qp { qp_num, .. } => qp_num,
-            AsyncEvent::Port { port, .. } => port.into(),
-            AsyncEvent::Srq { srq, .. } => srq,
-            _ => 0,
-        };
-        event.set(qp_event { kind: found.kind().0, number });
+        event.set(event_of(&found));
         Ok(())
     }
 

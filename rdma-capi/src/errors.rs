@@ -7,6 +7,7 @@ use libc::{
     ESRCH, ETIMEDOUT,
 };
 use rdma_core_sys::LoadError;
+use rdma_qp::dump::ReadDumpError;
 use rdma_qp::exchange::ExchangeError;
 use rdma_qp::xrc::{BadSrqNum, CreateTargetError, OpenDomainError, OpenTargetError};
 use rdma_qp::*;
@@ -190,6 +191,11 @@ faults! {
         RegisterError::NoMemory { .. } => (QP_CODE_SYSTEM, ENOMEM),
         _ => (QP_CODE_RANGE, EINVAL),
     };
+    WindowError |it| match &it {
+        WindowError::Refused { source, .. } => said(source),
+        _ => (QP_CODE_UNSUPPORTED, EOPNOTSUPP),
+    };
+    ReadDumpError |it| (QP_CODE_TEXT, EINVAL);
     CreateCqError |it| match &it {
         CreateCqError::Refused { source, .. } => said(source),
         _ => (QP_CODE_LIMIT, EINVAL),

@@ -3,6 +3,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
@@ -218,6 +219,15 @@ impl<T> Out<'_, T> {
     }
 }
 
+impl<T> Out<'_, T> {
+    /// The place itself.
+    #[inline(always)]
+    pub(crate) fn place(&mut self) -> &mut MaybeUninit<T> {
+        // SAFETY: as in `set`; it has any content, and nobody else has it during the call.
+        unsafe { self.0.cast().as_mut() }
+    }
+}
+
 impl<T> Take<*mut T> for Out<'_, T> {
     #[inline(always)]
     unsafe fn take(raw: *mut T, name: &'static str) -> Result<Self, Fault> {
@@ -292,6 +302,19 @@ impl<T> Take<*const T> for Array<'_, T> {
 }
 
 impl<'a, T> Array<'a, T> {
+    /// The same as [`Array::of`] for `first`; `None` also where it has no element.
+    ///
+    /// # Safety
+    /// As for `of`.
+    #[inline(always)]
+    pub(crate) unsafe fn glance_of(&self, len: usize) -> Option<&'a [T]> {
+        if self.at.is_null() || len == 0 || len > isize::MAX as usize / size_of::<T>() {
+            return None;
+        }
+        // SAFETY: as in `of`.
+        Some(unsafe { std::slice::from_raw_parts(self.at, len) })
+    }
+
     /// The array, if it has `len` elements. NULL is fine for none.
     ///
     /// # Safety
@@ -340,6 +363,20 @@ impl<'a, T> Room<'a, T> {
         Ok(Places { at, len, life })
     }
 
+    /// The same for `first`.
+    ///
+    /// # Safety
+    /// As for `of`.
+    #[inline(always)]
+    pub(crate) unsafe fn glance_of(&mut self, len: usize) -> Option<Places<'a, T>> {
+        let (at, life) = (self.at, PhantomData);
+        (!at.is_null() && len <= isize::MAX as usize / size_of::<T>()).then_some(Places {
+            at,
+            len,
+            life,
+        })
+    }
+
     /// Room for one element. `None`: there is none.
     ///
     /// # Safety
@@ -368,6 +405,15 @@ impl<T> Places<'_, T> {
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// The places from that one on.
+    #[inline(always)]
+    pub(crate) fn from(&mut self, place: usize) -> &mut [MaybeUninit<T>] {
+        let place = place.min(self.len);
+        // SAFETY: there are `len` places that this alone has, see `Room::of`, of any content, in the caller's memory during the
+        // call.
+        unsafe { std::slice::from_raw_parts_mut(self.at.add(place).cast(), self.len - place) }
     }
 
     /// Puts a result at a place; nothing happens beyond the end.

@@ -90,6 +90,10 @@ codes! {
     QP_CODE_MISMATCH = 25;
     /// A request without a completion to come: it was reported already, or thrown away by a reset (ESRCH).
     QP_CODE_GONE = 26;
+    /// There is no connection at present (ENOTCONN).
+    QP_CODE_DOWN = 27;
+    /// A supervised connection has come to its end: it gave up, or its device is gone (ESHUTDOWN or ENODEV).
+    QP_CODE_OVER = 28;
 }
 
 /// Why a call failed.

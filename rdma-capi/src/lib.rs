@@ -52,7 +52,13 @@ mod dest;
 
 mod post;
 
+mod supervised;
+
+mod window;
+
 mod plan;
+
+mod doctor;
 
 mod mesh;
 

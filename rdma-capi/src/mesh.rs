@@ -79,6 +79,16 @@ pub enum qp_fate {
     QP_FATE_UNKNOWN = 2,
 }
 
+/// The fate as C has it.
+pub(crate) fn fate(fate: Fate) -> u32 {
+    let fate = match fate {
+        Fate::Done => qp_fate::QP_FATE_DONE,
+        Fate::NotDone => qp_fate::QP_FATE_NOT_DONE,
+        Fate::Unknown => qp_fate::QP_FATE_UNKNOWN,
+    };
+    fate as u32
+}
+
 /// Something that happened in a mesh.
 #[repr(C)]
 #[allow(non_camel_case_types)]
@@ -223,11 +233,7 @@ impl Process {
                     told.status = not_done
                         .failure
                         .map_or(u32::MAX, |failure| failure.status.0);
-                    told.fate = match not_done.fate {
-                        Fate::Done => qp_fate::QP_FATE_DONE,
-                        Fate::NotDone => qp_fate::QP_FATE_NOT_DONE,
-                        Fate::Unknown => qp_fate::QP_FATE_UNKNOWN,
-                    } as u32;
+                    told.fate = fate(not_done.fate);
                 }
             }
             Some(Event::Failed { processes, .. }) => {

@@ -150,7 +150,26 @@ unsafe impl Object for Pair {
     const KIND: Kind = Kind::Pair;
 }
 
-fn or(given: u32, usual: u32) -> u32 {
+impl qp_pair_attr {
+    /// The usual one, without CQs.
+    pub(crate) const USUAL: qp_pair_attr = qp_pair_attr {
+        transport: 0,
+        send_depth: 0,
+        recv_depth: 0,
+        send_ranges: 0,
+        recv_ranges: 0,
+        inline_data: 0,
+        send_batch: 0,
+        access: 0,
+        flags: 0,
+        reserved: 0,
+        send_cq: std::ptr::null_mut(),
+        recv_cq: std::ptr::null_mut(),
+        srq: std::ptr::null_mut(),
+    };
+}
+
+pub(crate) fn or(given: u32, usual: u32) -> u32 {
     if given == 0 { usual } else { given }
 }
 
@@ -189,13 +208,50 @@ fn receives<'a, T: RecvQueue>(
     }
 }
 
-/// Makes the Queue Pair that the attributes describe.
-fn create(pd: &Pd, attr: &qp_pair_attr) -> Result<Pair, Fault> {
+/// Makes the Queue Pair that the attributes describe, on these CQs and that SRQ.
+pub(crate) fn make(
+    pd: &Pd,
+    attr: &qp_pair_attr,
+    cq: &Cq,
+    recv: Option<&Cq>,
+    srq: Option<&Srq>,
+) -> Result<Any, Fault> {
     if attr.reserved != 0 || attr.flags & !QP_BLOCK_SELF_MCAST != 0 {
         return Err(Fault::range(
             "flags or reserved of struct qp_pair_attr has unknown bits: set it to all zero first",
         ));
     }
+    if attr.flags & QP_BLOCK_SELF_MCAST != 0 && attr.transport != qp_transport::QP_UD as u32 {
+        return Err(Fault::range("QP_BLOCK_SELF_MCAST is for UD only"));
+    }
+    Ok(match attr.transport {
+        0 | 2 => Any::Rc(build(receives(pd.rc(cq), attr, recv, srq), attr)?),
+        3 => Any::Uc(build(receives(pd.uc(cq), attr, recv, srq), attr)?),
+        4 => {
+            let mut builder = pd.ud(cq);
+            if attr.flags & QP_BLOCK_SELF_MCAST != 0 {
+                builder = builder.block_self_mcast_loopback();
+            }
+            Any::Ud(build(receives(builder, attr, recv, srq), attr)?)
+        }
+        9 => {
+            if recv.is_some() || srq.is_some() {
+                let text = "an XRC initiator has no receives: recv_cq and srq must be NULL";
+                return Err(Fault::range(text));
+            }
+            Any::Xrc(build(pd.xrc(cq), attr)?)
+        }
+        other => {
+            let text = format!(
+                "transport is {other}, but must be QP_RC (2), QP_UC (3), QP_UD (4) or QP_XRC (9)"
+            );
+            return Err(Fault::range(text));
+        }
+    })
+}
+
+/// Makes the Queue Pair that the attributes describe.
+fn create(pd: &Pd, attr: &qp_pair_attr) -> Result<Pair, Fault> {
     let send_cq = Alone::<Queue>::of(attr.send_cq, "attr->send_cq")?;
     let other_cq = !attr.recv_cq.is_null() && attr.recv_cq != attr.send_cq;
     let recv_cq = other_cq
@@ -205,35 +261,9 @@ fn create(pd: &Pd, attr: &qp_pair_attr) -> Result<Pair, Fault> {
         .then(|| Alone::<Shared>::of(attr.srq, "attr->srq"))
         .transpose()?;
     let qp = {
-        let (cq, recv) = (&send_cq.cq, recv_cq.as_ref().map(|cq| &cq.cq));
         let srq = srq.as_ref().map(|srq| srq.srq.basic()).transpose()?;
-        if attr.flags & QP_BLOCK_SELF_MCAST != 0 && attr.transport != qp_transport::QP_UD as u32 {
-            return Err(Fault::range("QP_BLOCK_SELF_MCAST is for UD only"));
-        }
-        match attr.transport {
-            0 | 2 => Any::Rc(build(receives(pd.rc(cq), attr, recv, srq), attr)?),
-            3 => Any::Uc(build(receives(pd.uc(cq), attr, recv, srq), attr)?),
-            4 => {
-                let mut builder = pd.ud(cq);
-                if attr.flags & QP_BLOCK_SELF_MCAST != 0 {
-                    builder = builder.block_self_mcast_loopback();
-                }
-                Any::Ud(build(receives(builder, attr, recv, srq), attr)?)
-            }
-            9 => {
-                if recv.is_some() || srq.is_some() {
-                    let text = "an XRC initiator has no receives: recv_cq and srq must be NULL";
-                    return Err(Fault::range(text));
-                }
-                Any::Xrc(build(pd.xrc(cq), attr)?)
-            }
-            other => {
-                let text = format!(
-                    "transport is {other}, but must be QP_RC (2), QP_UC (3), QP_UD (4) or QP_XRC (9)"
-                );
-                return Err(Fault::range(text));
-            }
-        }
+        let recv = recv_cq.as_ref().map(|cq| &cq.cq);
+        make(pd, attr, &send_cq.cq, recv, srq)?
     };
     let cqs = [
         Handle(attr.send_cq),

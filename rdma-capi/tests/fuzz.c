@@ -73,7 +73,7 @@ static void random_bytes(void *to, size_t len)
 }
 
 /* All handles that there ever were, and those of each type that live. */
-enum { DEVICE, PD, MR, CQ, SRQ, PAIR, DEST, DOMAIN, TARGET, TYPES };
+enum { DEVICE, PD, MR, CQ, SRQ, PAIR, DEST, DOMAIN, TARGET, LINK, TYPES };
 #define MOST 24
 static void *live[TYPES][MOST], *known[4096];
 static size_t lives[TYPES], knows;
@@ -118,9 +118,44 @@ static int destroy(int type, void *what)
     case PAIR: result = qp_pair_destroy((qp_pair *)what); break;
     case DEST: result = qp_dest_destroy((qp_dest *)what); break;
     case DOMAIN: result = qp_xrc_domain_destroy((qp_xrc_domain *)what); break;
+    case LINK: result = qp_supervised_destroy((qp_supervised *)what); break;
     default: result = qp_xrc_target_destroy((qp_xrc_target *)what);
     }
     if (!result) gone(type, what);
+    return result;
+}
+
+/* A supervised connection: one listens, where others find it. */
+static int supervise(qp_supervised **link)
+{
+    static char address[64] = "127.0.0.1:1";
+    qp_supervised_options options;
+    qp_pair_attr attr;
+    qp_region offered[2];
+    qp_recv receives[4];
+    size_t i;
+    int result;
+
+    memset(&attr, 0, sizeof attr);
+    memset(&options, 0, sizeof options);
+    memset(receives, 0, sizeof receives);
+    random_bytes(offered, sizeof offered);
+    if (!below(8)) random_bytes(&attr, sizeof attr);
+    if (!below(4)) random_bytes(&options, sizeof options);
+    attr.transport = (uint32_t)below(4);
+    attr.inline_data = (uint32_t)below(64);
+    for (i = 0; i < 4; i++) {
+        receives[i].mr = below(4) ? (qp_mr *)handle(MR) : NULL;
+        receives[i].len = (size_t)(receives[i].mr ? below(64) : below(8) == 0);
+    }
+    if (below(2)) {
+        result = qp_supervised_connect((qp_device *)handle(DEVICE), (qp_pd *)handle(PD), below(2) ? NULL : &attr,
+                                       below(2) ? NULL : &options, offered, (size_t)below(3), receives, (size_t)below(5), address, link);
+    } else {
+        result = qp_supervised_listen((qp_device *)handle(DEVICE), (qp_pd *)handle(PD), below(2) ? NULL : &attr,
+                                      below(2) ? NULL : &options, offered, (size_t)below(3), receives, (size_t)below(5), "127.0.0.1:0", link);
+        if (!result) (void)qp_supervised_address(*link, address, sizeof address, NULL);
+    }
     return result;
 }
 
@@ -166,6 +201,7 @@ static int create(int type)
         else
             result = qp_dest_group((qp_pair *)handle(PAIR), below(2) ? "239.9.9.9" : "ff0e::1%", (uint16_t)draw(), (qp_dest **)&what);
         break;
+    case LINK: result = supervise((qp_supervised **)&what); break;
     case DOMAIN: result = qp_xrc_domain_open((qp_device *)handle(DEVICE), NULL, (int)draw(), (qp_xrc_domain **)&what); break;
     default: result = qp_xrc_target_create((qp_xrc_domain *)handle(DOMAIN), (qp_xrc_target **)&what);
     }
@@ -189,10 +225,14 @@ static int use(void)
     qp_needs needs;
     char text[300];
     size_t n, i;
+    qp_supervised_event event;
+    qp_supervised_state now;
+    qp_event reported;
     uint32_t u;
     int v;
 
     random_bytes(sends, sizeof sends);
+    random_bytes(&reported, sizeof reported);
     random_bytes(&recv, sizeof recv);
     random_bytes(&timing, sizeof timing);
     random_bytes(&path, sizeof path);
@@ -209,7 +249,7 @@ static int use(void)
     recv.offset = (size_t)number();
     recv.len = (size_t)(recv.mr ? number() : 0);
     for (i = 0; i < 3; i++) ranges[i].mr = (qp_mr *)handle(MR), ranges[i].offset = (size_t)below(64), ranges[i].len = (size_t)below(64);
-    switch (below(36)) {
+    switch (below(52)) {
     case 0: return qp_post_send((qp_pair *)handle(PAIR), sends);
     case 1: return qp_post_sends((qp_pair *)handle(PAIR), sends, (size_t)below(5), &n);
     case 2: return qp_post_send_ranges((qp_pair *)handle(PAIR), sends, ranges, (size_t)below(4));
@@ -245,6 +285,22 @@ static int use(void)
     case 32: return qp_xrc_target_connect_finish((qp_xrc_target *)handle(TARGET), NULL);
     case 33: return qp_xrc_target_report_on((qp_xrc_target *)handle(TARGET), (qp_cq *)handle(CQ));
     case 34: return qp_device_gid((qp_device *)handle(DEVICE), (int)number(), (int)number(), text, (size_t)below(sizeof text), &n);
+    case 35: return qp_supervised_post_send((qp_supervised *)handle(LINK), sends);
+    case 36: return qp_supervised_post_inline((qp_supervised *)handle(LINK), sends, (const uint8_t *)memory, (size_t)below(100));
+    case 37: return qp_supervised_post_recv((qp_supervised *)handle(LINK), &recv);
+    case 38: return qp_supervised_text((qp_supervised *)handle(LINK), text, (size_t)below(sizeof text), &n);
+    case 39: return qp_supervised_fd((qp_supervised *)handle(LINK), &v);
+    case 40: return qp_supervised_arm((qp_supervised *)handle(LINK), &v);
+    case 41: return qp_supervised_query((qp_supervised *)handle(LINK), &now);
+    case 42: return qp_supervised_query_json((qp_supervised *)handle(LINK), text, (size_t)below(sizeof text), &n);
+    case 43: return qp_supervised_peer((qp_supervised *)handle(LINK), below(2) ? NULL : one, &region, (size_t)below(2), &n);
+    case 44: return qp_supervised_restart((qp_supervised *)handle(LINK));
+    case 45: return qp_supervised_device_event((qp_supervised *)handle(LINK), &reported);
+    case 46: return qp_supervised_address((qp_supervised *)handle(LINK), text, (size_t)below(sizeof text), &n);
+    case 47:
+    case 48:
+    case 49:
+    case 50: return qp_supervised_next((qp_supervised *)handle(LINK), (int64_t)PATIENCE(below(2)), &event);
     default: return qp_plan((uint32_t)number(), (uint32_t)number(), (int)below(11), (int)below(2), (int)below(2), &needs);
     }
 }
@@ -277,7 +333,7 @@ static int call(void)
 /* Destroys the objects that are left, but for devices if they are to stay; 0 if one cannot be. */
 static int end(int types)
 {
-    static const int order[TYPES] = {DEST, PAIR, TARGET, SRQ, MR, DOMAIN, CQ, PD, DEVICE};
+    static const int order[TYPES] = {LINK, DEST, PAIR, TARGET, SRQ, MR, DOMAIN, CQ, PD, DEVICE};
     int i, type;
 
     for (i = 0; i < types; i++) {

@@ -96,6 +96,61 @@ static void connect_both(void)
     TRY(qp_pair_connect(pair, &there, peer, &timing));
 }
 
+/* Lists, all alike and with others among them, that go round the queue: each comes back once, in order, as what it was. */
+static void lists(void)
+{
+    qp_send sends[32];
+    qp_completion done[32];
+    size_t posted, count, i;
+    unsigned round, got;
+
+    for (round = 0; round < 9; round++) {
+        for (i = 0; i < 32; i++) {
+            sends[i] = request(round % 2 ? QP_READ : QP_WRITE, 1000 * round + i, 1024 + 8 * i, 8);
+            sends[i].remote_offset = 4360 + 8 * i;
+        }
+        if (round > 2) sends[round].op = QP_WRITE;
+        if (round > 4) sends[2 * round].mr = NULL, sends[2 * round].len = 0;
+        if (round > 6) sends[3 * round].flags = QP_FENCE;
+        TRY(qp_post_sends(pair, sends, round == 5 ? 31 : 32, round == 6 ? NULL : &posted));
+        if (round != 6) THAT(posted == (round == 5 ? 31 : 32));
+        for (got = 0; got < (round == 5 ? 31u : 32u); got += (unsigned)count) {
+            TRY(qp_poll(cq, done, 1 + (got + round) % 32, &count));
+            for (i = 0; i < count; i++) {
+                const qp_send *send = &sends[got + i];
+
+                THAT(done[i].status == 0 && done[i].context == send->context && done[i].operation == send->op);
+                THAT(done[i].byte_len == (send->op == QP_READ ? send->len : 0) && done[i].queue == QP_SQ && done[i].flags == 0);
+            }
+        }
+    }
+}
+
+/* A window on a part of the region: each bind is another name for the peer. */
+static void window(void)
+{
+    qp_window *window;
+    qp_mr *open;
+    qp_region first, second;
+    qp_completion done;
+
+    TRY(qp_mr_create(pd, 4096, 1 | 16 /* LOCAL_WRITE, MW_BIND */, &open));
+    TRY(qp_window_create(pd, &window));
+    TRY(qp_window_bind(window, pair, open, 64, 128, 2 | 4, 70, &first));
+    done = done_with(70);
+    THAT(done.operation == QP_BIND && first.len == 128);
+    TRY(qp_window_unbind(window, pair, 71));
+    done = done_with(71);
+    THAT(done.operation == QP_LOCAL_INV);
+    TRY(qp_window_bind(window, pair, open, 0, 64, 2, 72, &second));
+    done_with(72);
+    THAT(second.rkey != first.rkey && second.addr + 64 == first.addr);
+    THAT(qp_mr_destroy(open) && qp_last_code() == QP_CODE_SYSTEM); /* it is bound */
+    TRY(qp_window_unbind(window, pair, 73));
+    done_with(73);
+    TRY(qp_window_destroy(window) || qp_mr_destroy(open));
+}
+
 static void requests(void)
 {
     qp_send sends[32], send;
@@ -135,6 +190,8 @@ static void requests(void)
         TRY(qp_wait(cq, 60000, done, 32, &count));
         for (i = 0; i < count; i++) THAT(done[i].status == 0 && done[i].context == 8 * (got + i) + 7);
     }
+    lists();
+    window();
     ranges[0].mr = ranges[1].mr = mr;
     ranges[0].offset = 0, ranges[0].len = 4;
     ranges[1].offset = 4, ranges[1].len = 4;
@@ -239,6 +296,21 @@ static void datagrams(int first)
     TRY(qp_dest_destroy(dest) || qp_pair_destroy(ud));
 }
 
+/* What is said of a connection that works, and of one whose timeout is too short for its path. */
+static void advice(const char *dump)
+{
+    char text[4096];
+    size_t needed;
+
+    TRY(qp_pair_lint(pair, 0, text, sizeof text, &needed));
+    THAT(needed == 1 && !*text);
+    TRY(qp_pair_lint(pair, (uint64_t)10000000000u, text, sizeof text, NULL));
+    THAT(strstr(text, "timeout 18 is below 4 round trips"));
+    TRY(qp_doctor(dump, NULL, 0, 0, text, sizeof text, NULL));
+    TRY(qp_doctor(dump, NULL, (uint64_t)10000000000u, 1, text, sizeof text, NULL));
+    THAT(text[0] == '[' && strstr(text, "\"timeout-short\""));
+}
+
 static int end(int first, const char *name)
 {
     qp_event event;
@@ -260,6 +332,7 @@ static int end(int first, const char *name)
     THAT(needed == strlen(text) + 1 && strstr(text, "RTS"));
     TRY(qp_pair_query_json(pair, text, sizeof text, &needed));
     THAT(text[0] == '{' && strstr(text, "\"account"));
+    advice(text);
     TRY(qp_exchange_barrier(peer));
     recover(first);
     THAT(flushed == (first ? 1 : 0)); /* the receive of the former life that was not used */

@@ -1,58 +1,98 @@
 //! Completions in the form that C gets.
 
-use rdma_qp::{Completion, Failure, Operation, QueueKind, Success, Usual};
+use std::mem::MaybeUninit;
+
+use rdma_qp::{Completion, Failure, Operation, QueueKind, Row, Success, Usual};
 
 use super::{
     QP_BY_WRITE, QP_DATAGRAM, QP_HAS_GRH, QP_HAS_IMM, QP_INVALIDATED, qp_completion, qp_op,
     qp_queue,
 };
 
-/// What a completion has that does not say anything.
-const NOTHING: qp_completion = qp_completion {
-    context: 0,
-    qp_num: 0,
-    status: 0,
-    vendor_err: 0,
-    byte_len: 0,
-    imm: 0,
-    operation: 0,
-    queue: 0,
-    flags: 0,
-    service_level: 0,
-    sender_qp_num: 0,
-    sender_lid: 0,
-    reserved: 0,
-};
+impl qp_completion {
+    /// One that does not say anything.
+    pub(crate) const NOTHING: qp_completion = qp_completion {
+        context: 0,
+        qp_num: 0,
+        status: 0,
+        vendor_err: 0,
+        byte_len: 0,
+        imm: 0,
+        operation: 0,
+        queue: 0,
+        flags: 0,
+        service_level: 0,
+        sender_qp_num: 0,
+        sender_lid: 0,
+        reserved: 0,
+    };
+}
+
+const NOTHING: qp_completion = qp_completion::NOTHING;
 
 /// Hands over the success of a request, as most are. Each kind is handed over by itself, so that nothing of it goes to memory
 /// on the way.
 #[inline(always)]
-pub(super) fn usual(done: &Usual<'_>, put: impl FnOnce(qp_completion)) {
+pub(super) fn usual(done: Usual<'_>, context: u64, place: &mut MaybeUninit<qp_completion>) {
     let made = qp_completion {
-        context: done.context(),
+        context,
         qp_num: done.qp_num(),
         ..NOTHING
     };
     match done.operation() {
-        Operation::Send => put(made),
-        Operation::Write => put(qp_completion {
-            operation: qp_op::QP_WRITE as u8,
-            ..made
-        }),
-        Operation::Read => put(qp_completion {
-            operation: qp_op::QP_READ as u8,
-            byte_len: done.byte_len(),
-            ..made
-        }),
-        _ => put(any(&done.to_completion(), made.context)),
+        Operation::Send => {
+            place.write(made);
+        }
+        Operation::Write => {
+            place.write(qp_completion {
+                operation: qp_op::QP_WRITE as u8,
+                ..made
+            });
+        }
+        Operation::Read => {
+            place.write(qp_completion {
+                operation: qp_op::QP_READ as u8,
+                byte_len: done.byte_len(),
+                ..made
+            });
+        }
+        _ => other(done, context, place),
     }
+}
+
+/// The same for what says more.
+#[inline(never)]
+fn other(done: Usual<'_>, context: u64, place: &mut MaybeUninit<qp_completion>) {
+    place.write(any(&done.completion(), context));
+}
+
+/// Hands over a row of them, as long as there are places; says how many.
+#[inline(always)]
+pub(super) fn row(row: Row<'_, '_>, places: &mut [MaybeUninit<qp_completion>]) -> usize {
+    let qp_num = row.qp_num();
+    if row.operation() == Operation::Send {
+        return row.take(places, |place, _, context| {
+            place.write(qp_completion {
+                context,
+                qp_num,
+                ..NOTHING
+            });
+        });
+    }
+    any_row(row, places)
+}
+
+/// The same for whatever it asked for.
+#[inline(never)]
+fn any_row(row: Row<'_, '_>, places: &mut [MaybeUninit<qp_completion>]) -> usize {
+    row.take(places, |place, done, context| usual(done, context, place))
 }
 
 const _: () = assert!(qp_op::QP_SEND as u8 == 0 && qp_queue::QP_SQ as u8 == 0);
 
 /// Any completion.
 #[inline(never)]
-pub(super) fn any(done: &Completion, context: u64) -> qp_completion {
+pub(crate) fn any(done: &Completion, context: u64) -> qp_completion {
     let made = qp_completion {
         context,
         qp_num: done.qp_num,

@@ -15,6 +15,8 @@ use crate::fault::*;
 use crate::slots::{Alone, Held, Kind, Later, Object, insert};
 use crate::values::deadline;
 
+pub(crate) use done::any;
+
 /// A completion queue. One thread at a time may call functions with it; Queue Pairs that report to it may be used by others.
 #[allow(non_camel_case_types)]
 pub struct qp_cq {
@@ -147,10 +149,18 @@ impl Queue {
                 Err(error) => return Err(error.into()),
             };
             while count < places.len() {
+                if let Some(row) = batch.row() {
+                    count += done::row(row, places.from(count));
+                    continue;
+                }
                 let mut other = None;
                 let taken = batch.next_by(
                     #[inline(always)]
-                    |usual| done::usual(&usual, |made| places.set(count, made)),
+                    |usual| {
+                        if let Some(place) = places.from(count).first_mut() {
+                            done::usual(usual, usual.context(), place);
+                        }
+                    },
                     |taken, context| other = Some((taken, context)),
                 );
                 if taken.is_none() {
@@ -170,6 +180,48 @@ impl Queue {
         }
         Ok(count)
     }
+}
+
+/// Polls for several: all of it the short way if that is how they came, or goes on with what is not.
+#[inline(never)]
+fn poll_rows(
+    mut cq: Alone<Queue>,
+    mut places: Places<'_, qp_completion>,
+    mut count: Out<'_, usize>,
+) -> c_int {
+    let mut taken = 0;
+    let all = match cq.cq.poll_batch() {
+        Ok(mut batch) => {
+            while taken < places.len()
+                && let Some(row) = batch.row()
+            {
+                taken += done::row(row, places.from(taken));
+            }
+            taken == places.len() || batch.is_empty()
+        }
+        // It says so again.
+        Err(_) => false,
+    };
+    if !all {
+        return poll_rest(cq, places, taken, count);
+    }
+    count.set(taken);
+    0
+}
+
+/// Goes on with a poll for several, of which the first `taken` are there.
+#[cold]
+#[inline(never)]
+fn poll_rest(
+    mut cq: Alone<Queue>,
+    mut places: Places<'_, qp_completion>,
+    taken: usize,
+    mut count: Out<'_, usize>,
+) -> c_int {
+    hot_boundary(|| {
+        count.set(cq.poll(&mut places, taken)?);
+        Ok(())
+    })
 }
 
 /// Goes on with a poll for one completion that is not for the short way.
@@ -217,13 +269,14 @@ export! {
         count: *mut usize as Out<'_, usize>,
     ) first {
         if room != 1 {
-            return None;
+            // SAFETY: `room` is the length of `completions`, says the header.
+            return Some(poll_rows(cq, unsafe { completions.glance_of(room) }?, count));
         }
         // SAFETY: `room` is the length of `completions`, says the header.
         let mut place = unsafe { completions.one() }?;
         let taken = cq.cq.poll_quick(
             #[inline(always)]
-            |usual| done::usual(&usual, |made| place.set(made)),
+            |usual| done::usual(usual, usual.context(), place.place()),
         );
         match taken {
             Quick::Done(()) => count.set(1),

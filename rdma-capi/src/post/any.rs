@@ -47,178 +47,141 @@ const CMP_AND_SWP: u32 = qp_op::QP_CMP_AND_SWP as u32;
 const FETCH_AND_ADD: u32 = qp_op::QP_FETCH_AND_ADD as u32;
 const LOCAL_INV: u32 = qp_op::QP_LOCAL_INV as u32;
 
-/// How the local side is handed over: ranges, or bytes to copy.
-pub(super) trait Local<T: Transport> {
-    fn post<O: Op<T>>(
-        &self,
-        qp: &mut Qp<T>,
-        context: u64,
-        op: O,
-        flags: PostFlags,
-    ) -> Result<Ticket, PostError>;
-}
-
-impl<T: Transport> Local<T> for &[MrSlice<'_>] {
-    fn post<O: Op<T>>(
-        &self,
-        qp: &mut Qp<T>,
-        context: u64,
-        op: O,
-        flags: PostFlags,
-    ) -> Result<Ticket, PostError> {
-        qp.post_with(context, op, self, flags)
-    }
+/// What takes requests of a transport, once: a Queue Pair or a supervised connection, with the local side of the request.
+pub(crate) trait Takes<T: Transport> {
+    fn take<O: Op<T>>(self, context: u64, op: O, flags: PostFlags) -> Result<(), Fault>;
 }
 
 /// Bytes that are copied during the call.
-pub(super) struct Copied<'a>(pub(super) &'a [u8]);
+pub(crate) struct Copied<'a>(pub(crate) &'a [u8]);
 
-impl<T: Transport> Local<T> for Copied<'_> {
-    fn post<O: Op<T>>(
-        &self,
-        qp: &mut Qp<T>,
-        context: u64,
-        op: O,
-        flags: PostFlags,
-    ) -> Result<Ticket, PostError> {
-        qp.post_inline_with(context, op, self.0, flags)
+/// A local side, ranges or bytes to copy, for whom it goes to.
+pub(crate) struct To<'q, Q, L>(pub(crate) &'q mut Q, pub(crate) L);
+
+impl<T: Transport> Takes<T> for To<'_, Qp<T>, &[MrSlice<'_>]> {
+    fn take<O: Op<T>>(self, context: u64, op: O, flags: PostFlags) -> Result<(), Fault> {
+        self.0.post_with(context, op, self.1, flags)?;
+        Ok(())
+    }
+}
+
+impl<T: Transport> Takes<T> for To<'_, Qp<T>, Copied<'_>> {
+    fn take<O: Op<T>>(self, context: u64, op: O, flags: PostFlags) -> Result<(), Fault> {
+        self.0.post_inline_with(context, op, self.1.0, flags)?;
+        Ok(())
+    }
+}
+
+/// Posts the request of a struct over RC.
+pub(crate) fn rc(to: impl Takes<Rc>, send: &qp_send) -> Result<(), Fault> {
+    let flags = flags(send)?;
+    let remote = send.remote.at(send.remote_offset);
+    let (context, imm) = (send.context, send.imm);
+    match send.op {
+        SEND => to.take(context, op::Send, flags),
+        SEND_WITH_IMM => to.take(context, op::SendImm(imm), flags),
+        SEND_WITH_INV => to.take(context, op::SendInv(imm), flags),
+        WRITE => to.take(context, op::Write { remote }, flags),
+        WRITE_WITH_IMM => to.take(context, op::WriteImm { remote, imm }, flags),
+        READ => to.take(context, op::Read { remote }, flags),
+        CMP_AND_SWP => to.take(context, compare_swap(send), flags),
+        FETCH_AND_ADD => to.take(context, fetch_add(send), flags),
+        LOCAL_INV => to.take(context, op::LocalInv(imm), flags),
+        _ => Err(bad_op(send, "RC")),
+    }
+}
+
+/// Posts the request of a struct over UC.
+pub(crate) fn uc(to: impl Takes<Uc>, send: &qp_send) -> Result<(), Fault> {
+    let flags = flags(send)?;
+    let remote = send.remote.at(send.remote_offset);
+    let (context, imm) = (send.context, send.imm);
+    match send.op {
+        SEND => to.take(context, op::Send, flags),
+        SEND_WITH_IMM => to.take(context, op::SendImm(imm), flags),
+        WRITE => to.take(context, op::Write { remote }, flags),
+        WRITE_WITH_IMM => to.take(context, op::WriteImm { remote, imm }, flags),
+        LOCAL_INV => to.take(context, op::LocalInv(imm), flags),
+        _ => Err(bad_op(send, "UC")),
+    }
+}
+
+/// Posts the request of a struct over UD.
+pub(crate) fn ud(to: impl Takes<Ud>, send: &qp_send) -> Result<(), Fault> {
+    // What it would never be sent with is told first.
+    flags(send)?;
+    if !matches!(send.op, SEND | SEND_WITH_IMM) {
+        return Err(bad_op(send, "UD"));
+    }
+    let peer = Held::<Destination>::of(send.to, "send->to")?;
+    ud_to(to, send, &peer)
+}
+
+/// The same to that peer.
+pub(crate) fn ud_to(to: impl Takes<Ud>, send: &qp_send, peer: &Destination) -> Result<(), Fault> {
+    let flags = flags(send)?;
+    let (context, imm) = (send.context, send.imm);
+    match send.op {
+        SEND => to.take(context, op::SendTo { to: peer }, flags),
+        SEND_WITH_IMM => to.take(context, op::SendToImm { to: peer, imm }, flags),
+        _ => Err(bad_op(send, "UD")),
+    }
+}
+
+/// Posts the request of a struct over XRC.
+pub(crate) fn xrc(to: impl Takes<XrcSend>, send: &qp_send) -> Result<(), Fault> {
+    let flags = flags(send)?;
+    let remote = send.remote.at(send.remote_offset);
+    let (context, imm) = (send.context, send.imm);
+    if send.op == LOCAL_INV {
+        return to.take(context, op::LocalInv(imm), flags);
+    }
+    let srq = SrqNum::new(send.srq_num)?;
+    macro_rules! take {
+        ($op:expr) => {
+            to.take(context, ToSrq { srq, op: $op }, flags)
+        };
+    }
+    match send.op {
+        SEND => take!(op::Send),
+        SEND_WITH_IMM => take!(op::SendImm(imm)),
+        SEND_WITH_INV => take!(op::SendInv(imm)),
+        WRITE => take!(op::Write { remote }),
+        WRITE_WITH_IMM => take!(op::WriteImm { remote, imm }),
+        READ => take!(op::Read { remote }),
+        CMP_AND_SWP => take!(compare_swap(send)),
+        FETCH_AND_ADD => take!(fetch_add(send)),
+        _ => Err(bad_op(send, "XRC")),
+    }
+}
+
+fn compare_swap(send: &qp_send) -> op::CompareSwap {
+    op::CompareSwap {
+        remote: send.remote.at(send.remote_offset),
+        compare: send.compare_add,
+        swap: send.swap,
+    }
+}
+
+fn fetch_add(send: &qp_send) -> op::FetchAdd {
+    op::FetchAdd {
+        remote: send.remote.at(send.remote_offset),
+        add: send.compare_add,
     }
 }
 
 /// Posts the request of a struct.
 pub(super) fn post<L>(pair: &mut Pair, send: &qp_send, local: L) -> Result<(), Fault>
 where
-    L: Local<Rc> + Local<Uc> + Local<Ud> + Local<XrcSend>,
+    for<'q> To<'q, Qp<Rc>, L>: Takes<Rc>,
+    for<'q> To<'q, Qp<Uc>, L>: Takes<Uc>,
+    for<'q> To<'q, Qp<Ud>, L>: Takes<Ud>,
+    for<'q> To<'q, Qp<XrcSend>, L>: Takes<XrcSend>,
 {
-    let flags = flags(send)?;
-    let remote = send.remote.at(send.remote_offset);
-    let qp_send {
-        context,
-        imm,
-        compare_add,
-        swap,
-        ..
-    } = *send;
-    let posted = match &mut pair.qp {
-        Any::Rc(qp) => match send.op {
-            SEND => local.post(qp, context, op::Send, flags),
-            SEND_WITH_IMM => local.post(qp, context, op::SendImm(imm), flags),
-            SEND_WITH_INV => local.post(qp, context, op::SendInv(imm), flags),
-            WRITE => local.post(qp, context, op::Write { remote }, flags),
-            WRITE_WITH_IMM => local.post(qp, context, op::WriteImm { remote, imm }, flags),
-            READ => local.post(qp, context, op::Read { remote }, flags),
-            CMP_AND_SWP => local.post(
-                qp,
-                context,
-                op::CompareSwap {
-                    remote,
-                    compare: compare_add,
-                    swap,
-                },
-                flags,
-            ),
-            FETCH_AND_ADD => local.post(
-                qp,
-                context,
-                op::FetchAdd {
-                    remote,
-                    add: compare_add,
-                },
-                flags,
-            ),
-            LOCAL_INV => local.post(qp, context, op::LocalInv(imm), flags),
-            _ => return Err(bad_op(send, "RC")),
-        },
-        Any::Uc(qp) => match send.op {
-            SEND => local.post(qp, context, op::Send, flags),
-            SEND_WITH_IMM => local.post(qp, context, op::SendImm(imm), flags),
-            WRITE => local.post(qp, context, op::Write { remote }, flags),
-            WRITE_WITH_IMM => local.post(qp, context, op::WriteImm { remote, imm }, flags),
-            LOCAL_INV => local.post(qp, context, op::LocalInv(imm), flags),
-            _ => return Err(bad_op(send, "UC")),
-        },
-        Any::Xrc(qp) => {
-            if send.op == LOCAL_INV {
-                local.post(qp, context, op::LocalInv(imm), flags)
-            } else {
-                let srq = SrqNum::new(send.srq_num)?;
-                match send.op {
-                    SEND => local.post(qp, context, ToSrq { srq, op: op::Send }, flags),
-                    SEND_WITH_IMM => local.post(
-                        qp,
-                        context,
-                        ToSrq {
-                            srq,
-                            op: op::SendImm(imm),
-                        },
-                        flags,
-                    ),
-                    SEND_WITH_INV => local.post(
-                        qp,
-                        context,
-                        ToSrq {
-                            srq,
-                            op: op::SendInv(imm),
-                        },
-                        flags,
-                    ),
-                    WRITE => local.post(
-                        qp,
-                        context,
-                        ToSrq {
-                            srq,
-                            op: op::Write { remote },
-                        },
-                        flags,
-                    ),
-                    WRITE_WITH_IMM => local.post(
-                        qp,
-                        context,
-                        ToSrq {
-                            srq,
-                            op: op::WriteImm { remote, imm },
-                        },
-                        flags,
-                    ),
-                    READ => local.post(
-                        qp,
-                        context,
-                        ToSrq {
-                            srq,
-                            op: op::Read { remote },
-                        },
-                        flags,
-                    ),
-                    CMP_AND_SWP => {
-                        let op = op::CompareSwap {
-                            remote,
-                            compare: compare_add,
-                            swap,
-                        };
-                        local.post(qp, context, ToSrq { srq, op }, flags)
-                    }
-                    FETCH_AND_ADD => {
-                        let op = op::FetchAdd {
-                            remote,
-                            add: compare_add,
-                        };
-                        local.post(qp, context, ToSrq { srq, op }, flags)
-                    }
-                    _ => return Err(bad_op(send, "XRC")),
-                }
-            }
-        }
-        Any::Ud(qp) => {
-            if !matches!(send.op, SEND | SEND_WITH_IMM) {
-                return Err(bad_op(send, "UD"));
-            }
-            let to = &Held::<Destination>::of(send.to, "send->to")?;
-            match send.op {
-                SEND => local.post(qp, context, op::SendTo { to }, flags),
-                _ => local.post(qp, context, op::SendToImm { to, imm }, flags),
-            }
-        }
-    };
-    posted?;
-    Ok(())
+    match &mut pair.qp {
+        Any::Rc(qp) => rc(To(qp, local), send),
+        Any::Uc(qp) => uc(To(qp, local), send),
+        Any::Ud(qp) => ud(To(qp, local), send),
+        Any::Xrc(qp) => xrc(To(qp, local), send),
+    }
 }

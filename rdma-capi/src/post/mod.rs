@@ -1,6 +1,6 @@
 //! Posting: a struct that says what to do, and the range of a region that it is about.
 
-mod any;
+pub(crate) mod any;
 mod ranges;
 mod usual;
 
@@ -151,24 +151,18 @@ export! {
     /// @return 0, or why the first that was not posted was refused, as qp_post_send(). Those before it are posted; where the
     ///         device itself refuses some of those that were handed over together, qp_last_error() says which.
     hot fn qp_post_sends(
-        pair: *mut qp_pair as Alone<Pair>,
+        pair: *mut qp_pair as Later<Pair>,
         sends: *const qp_send as Array<'_, qp_send>,
         count: usize,
         posted: *mut usize as Option<Out<'_, usize>>,
-    ) {
+    ) first {
+        // SAFETY: `count` is the length of `sends`, says the header.
+        let sends = unsafe { sends.glance_of(count) }?;
+        Some(usual::list(pair.glance_with::<Mr>(sends[0].mr)?, sends, posted))
+    } then {
         // SAFETY: `count` is the length of `sends`, says the header.
         let sends = unsafe { sends.of(count) }?;
-        let mut done = 0;
-        let mut result = Ok(());
-        while done < sends.len() && result.is_ok() {
-            result = usual::sends(&mut pair, &sends[done..], &mut done);
-        }
-        // Whatever the doorbell is: sends in a row may wait for each other.
-        let rung = any!(&mut pair.qp, qp => qp.ring()).map_err(Fault::from);
-        if let Some(mut posted) = posted {
-            posted.set(done);
-        }
-        result.and(rung)
+        usual::list_on(&mut *pair.alone()?, sends, 0, posted)
     }
 
     /// Posts a send request whose data is gathered from several ranges (or, for READ, scattered to them), in order; mr, offset

@@ -6,9 +6,9 @@ use rdma_qp::*;
 
 use super::any::{self, READ, SEND, WRITE};
 use super::{nothing, qp_recv, qp_send};
-use crate::export::hot_boundary;
+use crate::export::{Out, hot_boundary};
 use crate::fault::Fault;
-use crate::pair::{Any, Pair};
+use crate::pair::{Any, Pair, any};
 use crate::slots::{Held, With};
 
 /// Posts a SEND without flags over RC, which is what costs least, or goes on with anything else; and gives what the function
@@ -94,8 +94,94 @@ fn recv_any(mut entered: With<Pair, Mr>, recv: &qp_recv) -> c_int {
     })
 }
 
+/// Posts a list, all of it the short way if it asks for one thing on one region, or goes on with what is not.
+#[inline(always)]
+pub(super) fn list(
+    mut entered: With<Pair, Mr>,
+    sends: &[qp_send],
+    posted: Option<Out<'_, usize>>,
+) -> c_int {
+    let (pair, mr) = entered.both();
+    let mut done = 0;
+    if let Any::Rc(qp) = &mut pair.qp
+        && sends[0].op | sends[0].flags == SEND
+    {
+        let mut list = qp.sends();
+        done = list.post_row(
+            mr,
+            PostFlags::empty(),
+            sends,
+            as_first::<SEND, _>(sends, |_| op::Send),
+        );
+        if done == sends.len() {
+            let rung = list.ring();
+            if let Some(mut posted) = posted {
+                posted.set(done);
+            }
+            return match rung {
+                Ok(()) => 0,
+                Err(error) => not_rung(error),
+            };
+        }
+    }
+    list_left(entered, sends, done, posted)
+}
+
+#[cold]
+#[inline(never)]
+fn not_rung(error: PostError) -> c_int {
+    hot_boundary(|| Err(error.into()))
+}
+
+/// What one of a list asks for, if that is the operation `OP` without flags on the region of the first.
+#[inline(always)]
+fn as_first<const OP: u32, O>(
+    sends: &[qp_send],
+    op: impl Fn(&qp_send) -> O,
+) -> impl Fn(&qp_send) -> Option<(u64, O, usize, usize)> {
+    let region = sends[0].mr;
+    #[inline(always)]
+    move |send| {
+        // One comparison.
+        let what = u64::from(send.op) | u64::from(send.flags) << 32;
+        (what == u64::from(OP) && send.mr == region)
+            .then(|| (send.context, op(send), send.offset, send.len))
+    }
+}
+
+/// Goes on with a list of which the first `done` are posted.
+#[cold]
+#[inline(never)]
+fn list_left(
+    mut entered: With<Pair, Mr>,
+    sends: &[qp_send],
+    done: usize,
+    posted: Option<Out<'_, usize>>,
+) -> c_int {
+    hot_boundary(|| list_on(entered.both().0, sends, done, posted))
+}
+
+/// The same: row after row, and one by one what is not for the short way.
+pub(super) fn list_on(
+    pair: &mut Pair,
+    sends: &[qp_send],
+    mut done: usize,
+    posted: Option<Out<'_, usize>>,
+) -> Result<(), Fault> {
+    let mut result = Ok(());
+    while done < sends.len() && result.is_ok() {
+        result = self::sends(pair, &sends[done..], &mut done);
+    }
+    // Whatever the doorbell is: sends in a row may wait for each other.
+    let rung = any!(&mut pair.qp, qp => qp.ring()).map_err(Fault::from);
+    if let Some(mut posted) = posted {
+        posted.set(done);
+    }
+    result.and(rung)
+}
+
 /// Posts requests, at least the first, of the same region, which is looked up once; and adds their number to `done`.
-pub(super) fn sends(pair: &mut Pair, sends: &[qp_send], done: &mut usize) -> Result<(), Fault> {
+fn sends(pair: &mut Pair, sends: &[qp_send], done: &mut usize) -> Result<(), Fault> {
     let Some(first) = sends.first() else {
         return Ok(());
     };
@@ -108,16 +194,28 @@ pub(super) fn sends(pair: &mut Pair, sends: &[qp_send], done: &mut usize) -> Res
     let mr = &*Held::<Mr>::of(first.mr, "send->mr")?;
     if let Any::Rc(qp) = &mut pair.qp {
         let remote = |send: &qp_send| send.remote.at(send.remote_offset);
+        let (mut list, flags) = (qp.sends(), PostFlags::empty());
         let posted = match first.op | first.flags {
-            SEND => row(qp, mr, sends, |_| op::Send),
-            WRITE => row(qp, mr, sends, |send| op::Write {
-                remote: remote(send),
-            }),
-            READ => row(qp, mr, sends, |send| op::Read {
-                remote: remote(send),
-            }),
+            SEND => list.post_row(mr, flags, sends, as_first::<SEND, _>(sends, |_| op::Send)),
+            WRITE => list.post_row(
+                mr,
+                flags,
+                sends,
+                as_first::<WRITE, _>(sends, |send| op::Write {
+                    remote: remote(send),
+                }),
+            ),
+            READ => list.post_row(
+                mr,
+                flags,
+                sends,
+                as_first::<READ, _>(sends, |send| op::Read {
+                    remote: remote(send),
+                }),
+            ),
             _ => 0,
         };
+        drop(list);
         *done += posted;
         if posted > 0 {
             return Ok(());
@@ -126,33 +224,4 @@ pub(super) fn sends(pair: &mut Pair, sends: &[qp_send], done: &mut usize) -> Res
     any::post(pair, first, &[mr.slice(first.offset, first.len)?][..])?;
     *done += 1;
     Ok(())
-}
-
-/// Posts requests without flags as long as they are for the short way and ask for what the first does, of the same region. Says
-/// how many.
-#[inline(never)]
-fn row<O: Op<Rc>>(
-    qp: &mut Qp<Rc>,
-    mr: &Mr,
-    sends: &[qp_send],
-    op: impl Fn(&qp_send) -> O,
-) -> usize {
-    let mut list = qp.sends();
-    // One comparison.
-    let what = |send: &qp_send| u64::from(send.op) | u64::from(send.flags) << 32;
-    let (first, region) = (u64::from(sends[0].op), sends[0].mr);
-    let mut posted = 0;
-    for send in sends {
-        if what(send) != first || send.mr != region {
-            break;
-        }
-        let Some(local) = mr.get(send.offset, send.len) else {
-            break;
-        };
-        if !list.post_quick(send.context, op(send), local, PostFlags::empty()) {
-            break;
-        }
-        posted += 1;
-    }
-    posted
 }

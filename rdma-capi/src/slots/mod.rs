@@ -50,10 +50,12 @@ pub(crate) enum Kind {
     Domain = 11,
     Target = 12,
     Mesh = 13,
+    Supervised = 14,
+    Window = 15,
 }
 
 impl Kind {
-    const ALL: [Kind; 13] = [
+    const ALL: [Kind; 15] = [
         Kind::Device,
         Kind::Pd,
         Kind::Mr,
@@ -67,6 +69,8 @@ impl Kind {
         Kind::Domain,
         Kind::Target,
         Kind::Mesh,
+        Kind::Supervised,
+        Kind::Window,
     ];
 
     /// Its type in C.
@@ -85,6 +89,8 @@ impl Kind {
             Kind::Domain => "qp_xrc_domain",
             Kind::Target => "qp_xrc_target",
             Kind::Mesh => "qp_mesh",
+            Kind::Supervised => "qp_supervised",
+            Kind::Window => "qp_window",
         }
     }
 
