@@ -65,7 +65,7 @@ pub fn text(
     program: Option<&str>,
 ) -> io::Result<()> {
     if let Some(program) = program {
-        writeln!(out, "{}", style.dim(Harmless(program)))?;
+        paragraph(out, "", program, |line| style.dim(line).to_string())?;
     }
     let mut before: Option<&Finding> = None;
     for (place, group) in groups(found).iter().enumerate() {
@@ -154,7 +154,11 @@ fn one(
         style.cyan(Harmless(&finding.code))
     )?;
     if !end.is_empty() && !follows {
-        write!(out, "  {}", style.dim(Harmless(end)))?;
+        // Names of hosts may be long.
+        let head = 8 + finding.weight.to_string().len() + finding.code.len();
+        let room = WIDTH.saturating_sub(head) >= end.chars().count();
+        let gap = if room { "  " } else { "\n    " };
+        write!(out, "{gap}{}", style.dim(Harmless(end)))?;
     }
     writeln!(out)?;
     paragraph(out, "    ", &finding.cause, |line| {

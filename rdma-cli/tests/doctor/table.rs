@@ -376,6 +376,29 @@ fn run() -> BTreeSet<String> {
         }
         let file = |name: &str| dir.join(name).to_str().unwrap().to_owned();
         let (here, there, text) = (file("0.json"), file("1.json"), file("error.txt"));
+        // As a person reads it: nothing is wider than a terminal.
+        let screen = |files: &[&str]| {
+            let printed = doctor(&[row.options, files].concat(), &[]);
+            let text = String::from_utf8(printed.stdout).unwrap();
+            let wide: Vec<_> = text
+                .lines()
+                .filter(|line| line.chars().count() > 80)
+                .collect();
+            assert!(
+                wide.is_empty() && !text.is_empty(),
+                "{}: {wide:#?}",
+                row.trouble
+            );
+        };
+        for (given, files) in [
+            (row.one, &[&here[..]][..]),
+            (row.both, &[&here, &there]),
+            (row.text, &[&text]),
+        ] {
+            if given.is_some() {
+                screen(files);
+            }
+        }
         let ask = |files: &[&str]| doctor(&[&["--json"], row.options, files].concat(), &[]);
         answers.extend(row.one.map(|says| ("one end", says, ask(&[&here]))));
         answers.extend(row.both.map(|says| ("both", says, ask(&[&here, &there]))));

@@ -330,28 +330,39 @@ impl End<'_> {
             && other.dgid().is_none_or(|gid| self.has_gid(gid))
     }
 
-    /// The status of the first request of its send queue that failed.
-    fn failed(&self) -> Option<u32> {
-        let noted = self.mishaps.iter().find_map(|mishap| match mishap {
-            Mishap::Request { status, .. } => Some(*status),
-            _ => None,
-        });
-        noted.or_else(|| match self.last_error.as_ref()?.what {
-            Failed::Request { status, .. } => Some(status),
-            _ => None,
-        })
+    /// Whether what went wrong with requests is history: with the first failure a connected Queue Pair leaves RTS for ERR or SQE,
+    /// so one that is there has been connected anew since.
+    fn is_mended(&self) -> bool {
+        self.connects() && matches!(&self.qp.state[..], "RTR" | "RTS" | "SQD")
     }
 
-    /// What the first request that failed was, as its opcode or its name.
-    fn did(&self) -> Option<&str> {
-        let noted = self.mishaps.iter().find_map(|mishap| match mishap {
-            Mishap::Request { opcode, .. } => Some(&opcode[..]),
+    /// What went wrong with single requests, as far as it is of this life.
+    fn mishaps(&self) -> &[Mishap] {
+        if self.is_mended() { &[] } else { &self.mishaps }
+    }
+
+    /// The last request that failed, as the library reports it: its status, and what it was.
+    fn reported(&self) -> Option<(u32, &str)> {
+        match &self.last_error.as_ref()?.what {
+            Failed::Request {
+                status, operation, ..
+            } if !self.is_mended() => Some((*status, operation)),
+            _ => None,
+        }
+    }
+
+    /// The status of the first request that failed, and what it was, as its opcode or its name.
+    fn failure(&self) -> Option<(u32, &str)> {
+        let noted = self.mishaps().iter().find_map(|mishap| match mishap {
+            Mishap::Request { status, opcode, .. } => Some((*status, &opcode[..])),
             _ => None,
         });
-        noted.or_else(|| match &self.last_error.as_ref()?.what {
-            Failed::Request { operation, .. } => Some(operation),
-            _ => None,
-        })
+        noted.or_else(|| self.reported())
+    }
+
+    /// The status of the first request that failed.
+    fn failed(&self) -> Option<u32> {
+        self.failure().map(|(status, _)| status)
     }
 
     /// The largest of these counters, with its name: the same thing has several names. Where the QP has one of its own

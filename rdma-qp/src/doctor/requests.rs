@@ -2,7 +2,7 @@
 
 use super::status::{self, Does};
 use super::{End, Finding, Weight};
-use crate::dump::{Dump, Failed, LastError, Mishap, RegionDump};
+use crate::dump::{Dump, Mishap, RegionDump};
 use crate::pd::Access;
 use crate::units::RnrTimer;
 
@@ -24,7 +24,7 @@ pub(super) fn look(
     all: &[End<'_>],
     found: &mut Vec<Finding>,
 ) {
-    for mishap in &end.mishaps {
+    for mishap in end.mishaps() {
         match mishap {
             Mishap::Request { status: REM_ACCESS, opcode, addr: Some(addr), rkey: Some(rkey), len } => {
                 let request = Request { opcode, addr: *addr, rkey: *rkey, len: *len };
@@ -47,16 +47,8 @@ pub(super) fn look(
         }
     }
     // Without a device that tells, the library's own report has less, but enough to compare rights.
-    if end.mishaps.is_empty()
-        && let Some(LastError {
-            what:
-                Failed::Request {
-                    operation,
-                    status: REM_INV_REQ,
-                    ..
-                },
-            ..
-        }) = &end.last_error
+    if end.mishaps().is_empty()
+        && let Some((REM_INV_REQ, operation)) = end.reported()
     {
         invalid(end, peer, operation, None, operation, found);
     }
@@ -332,7 +324,7 @@ fn short(
 ) {
     // Of a message in many packets only the sender knows the length.
     let sent = peer.and_then(|peer| {
-        peer.mishaps.iter().find_map(|mishap| match mishap {
+        peer.mishaps().iter().find_map(|mishap| match mishap {
             Mishap::Request {
                 status: REM_INV_REQ,
                 addr: None,

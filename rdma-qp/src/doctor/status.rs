@@ -212,7 +212,7 @@ pub(super) fn explain(end: &End<'_>, compared: bool, found: &mut Vec<Finding>) {
         compared,
         worked,
         other_than_rxe: !end.is_rxe(),
-        does: end.did().and_then(Does::by_name),
+        does: (end.failure()).and_then(|(_, what)| Does::by_name(what)),
     };
     found.extend(possible(status, known).into_iter().map(|finding| Finding {
         end: Some(end.name()),

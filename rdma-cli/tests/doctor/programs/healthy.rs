@@ -1,7 +1,10 @@
 //! Programs in which nothing is wrong.
 
+use rdma_core_sys::IBV_WC_RETRY_EXC_ERR;
+use rdma_qp::exchange::tcp;
+use rdma_qp::supervise::{self, Happened, Meeting, Options, Supervised};
 use rdma_qp::xrc::XrcDomain;
-use rdma_qp::{NOTHING, PathMtu, Srq, ToErr, ToReset, ToSqd};
+use rdma_qp::{NOTHING, PathMtu, PostFlags, Srq, ToErr, ToReset, ToSqd, op};
 
 use super::*;
 
@@ -39,6 +42,35 @@ fn usual() -> (End, End) {
             .unwrap();
     a.cq.wait(&ticket, LIMIT).unwrap();
     (a, b)
+}
+
+/// How long a supervised end is idle before it probes its peer.
+const PROBE: Duration = Duration::from_millis(20);
+
+/// One supervised end.
+fn supervise(meeting: impl Meeting + 'static) -> Supervised {
+    let device = device();
+    let (pd, cq) = (
+        device.alloc_pd().unwrap(),
+        device.create_event_cq(64).unwrap(),
+    );
+    let pool = pd.buffers(16, 64).unwrap();
+    let qp = pd
+        .rc(&cq)
+        .send_depth(16)
+        .recv_depth(16)
+        .inline_data(64)
+        .create()
+        .unwrap();
+    let mut options = Options::default();
+    options.probe = PROBE;
+    Supervised::new(&device, (qp, cq), meeting, options, move |qp| {
+        while let Some(buffer) = pool.take() {
+            qp.recv_buffer(buffer).map_err(|not| not.error)?;
+        }
+        Ok(())
+    })
+    .unwrap()
 }
 
 programs! {
@@ -108,12 +140,14 @@ programs! {
         well(&a, &b);
     }
 
-    /// To ERR, RESET twice, and connected again with PSNs of its own.
+    /// A request fails because the peer is in ERR; both to RESET, twice, and connected again with PSNs of their own.
     rc_that_was_recovered => {
         let device = device();
-        let (mut a, mut b) = usual();
+        let (mut a, mut b, _) = pair();
+        b.qp.to(ToErr).unwrap();
+        let ticket = a.qp.send(NOTHING).unwrap();
+        fails(&a, &b, ticket, IBV_WC_RETRY_EXC_ERR);
         for end in [&mut a, &mut b] {
-            end.qp.to(ToErr).unwrap();
             end.qp.to(ToReset).unwrap();
             end.qp.to(ToReset).unwrap();
         }
@@ -121,6 +155,37 @@ programs! {
         connect(&mut a, &of_b, &mut b, &of_a, Timing::default());
         talk(&mut a, &mut b, 64);
         well(&a, &b);
+    }
+
+    /// Two supervised ends, which probe each other while nobody sends.
+    supervised => {
+        let listener = tcp::listen("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let mut link = supervise(supervise::listen(listener));
+            let mut got = 0;
+            while got < 3 {
+                if let Some(Happened::Received(_)) = link.next(LIMIT).unwrap() {
+                    got += 1;
+                }
+            }
+            link.qp().dump()
+        });
+        let mut link = supervise(supervise::connect(address));
+        let (mut sent, mut done) = (0, 0);
+        while done < 3 {
+            if link.is_up() && sent < 3 {
+                // Idle for long enough that probes go.
+                let _ = link.next(PROBE * 3).unwrap();
+                link.post_inline(op::Send, b"hello", PostFlags::empty(), sent).unwrap();
+                sent += 1;
+            }
+            if let Some(Happened::Done(_)) = link.next(LIMIT).unwrap() {
+                done += 1;
+            }
+        }
+        let there = server.join().unwrap();
+        leave(&[link.qp().dump(), there], &"");
     }
 
     /// Messages without a byte, and a WRITE of none to a key that is nobody's.
