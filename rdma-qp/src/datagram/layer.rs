@@ -83,7 +83,9 @@ impl Layer {
         let gid = gid.into();
         device.port(gid.port)?;
         let qkey = options.qkey.map_or_else(QKey::random, Ok)?;
-        let endpoint = qp.activate(gid, qkey, options.path)?;
+        let mut endpoint = qp.activate(gid, qkey, options.path)?;
+        // So peers send no longer ones either.
+        endpoint.mtu = options.mtu.unwrap_or(endpoint.mtu).min(endpoint.mtu);
         let mtu = endpoint.mtu.bytes();
         let mut seed = [0; 8];
         rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())

@@ -6,6 +6,7 @@ use super::DatagramError;
 use super::wire::SACKS;
 use crate::qkey::QKey;
 use crate::qp::PathOptions;
+use crate::units::PathMtu;
 
 /// What an end shall be like. `peers`, `receives`, `send_packets`, `send_depth` and `max_message` decide how much memory it takes;
 /// nothing grows beyond that.
@@ -24,6 +25,9 @@ pub struct Options {
     pub send_depth: u32,
     /// Longest message that is received, in bytes; 65536 if not set. The peer is told, in the [card](super::Datagrams::card).
     pub max_message: u32,
+    /// Longest datagrams that are sent and received; the MTU of the port if not set. With less, the same number of packets takes
+    /// less memory, and long messages take more packets.
+    pub mtu: Option<PathMtu>,
     /// How long an acknowledgement may wait for a message to travel with, or for others to speak for; 50 us if not set.
     pub ack_delay: Duration,
     /// When a packet is sent again, as long as no round trip was measured; 20 ms if not set.
@@ -51,6 +55,7 @@ impl Default for Options {
             send_packets: 1024,
             send_depth: 128,
             max_message: 65536,
+            mtu: None,
             ack_delay: Duration::from_micros(50),
             first_timeout: Duration::from_millis(20),
             least_timeout: Duration::from_millis(1),

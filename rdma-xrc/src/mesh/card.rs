@@ -4,12 +4,12 @@
 //! offset  size  field
 //!      0     4  "QPMC"
 //!      4     1  version, 1
-//!      5     1  transport: 1 RC, 2 XRC
-//!      6     2  zero
+//!      5     1  transport: 1 RC, 2 XRC, 3 datagrams
+//!      6     2  bytes of the card of its end for datagrams; 0 on RC and XRC
 //!      8     4  rank
-//!     12     4  number of the SRQ; 0 on RC
+//!     12     4  number of the SRQ; 0 but on XRC
 //!     16     4  longest message that it receives
-//!     20     -  the endpoint record of its UD QP, with the regions that it offers
+//!     20     -  the card of its end for datagrams, and then the endpoint record of its UD QP, with the regions that it offers
 //! ```
 //!
 //! Integers are in network order, as in the record.
@@ -17,7 +17,7 @@
 use rdma_qp::xrc::SrqNum;
 use rdma_qp::{DecodeError, Peer};
 
-use super::Rank;
+use super::{Over, Rank};
 
 const MAGIC: [u8; 4] = *b"QPMC";
 const VERSION: u8 = 1;
@@ -100,32 +100,65 @@ pub enum CardError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Card {
     pub(super) rank: Rank,
-    /// Its SRQ; `None` on RC.
+    /// Its SRQ; only XRC has any.
     pub(super) srq: Option<SrqNum>,
+    /// The card of its end for datagrams, where they are what the mesh is over.
+    pub(super) datagrams: Option<Vec<u8>>,
     /// Longest message that it receives.
     pub(super) max_message: u32,
     /// Its UD QP, and the regions that it offers.
     pub(super) mail: Peer,
 }
 
-/// The name of the transport with or without SRQ numbers.
-fn transport(xrc: bool) -> &'static str {
-    if xrc { "XRC" } else { "RC" }
+/// What a mesh is over, as a card says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Rc = 1,
+    Xrc = 2,
+    Datagrams = 3,
+}
+
+impl Kind {
+    pub(super) fn of(over: &Over) -> Kind {
+        match over {
+            Over::Rc => Kind::Rc,
+            Over::Xrc(_) => Kind::Xrc,
+            Over::Datagrams => Kind::Datagrams,
+        }
+    }
+}
+
+/// The name of the transport of that number.
+fn transport(kind: u8) -> &'static str {
+    match kind {
+        1 => "RC",
+        2 => "XRC",
+        3 => "datagrams",
+        _ => "a transport that this library does not know",
+    }
 }
 
 impl Card {
     pub(super) fn encode(&self) -> Result<Vec<u8>, DecodeError> {
         let mut bytes = Vec::from(MAGIC);
-        bytes.extend([VERSION, if self.srq.is_some() { 2 } else { 1 }, 0, 0]);
+        let kind = match (&self.srq, &self.datagrams) {
+            (Some(_), _) => Kind::Xrc,
+            (None, Some(_)) => Kind::Datagrams,
+            (None, None) => Kind::Rc,
+        };
+        let datagrams = self.datagrams.as_deref().unwrap_or_default();
+        let [high, low] = (datagrams.len() as u16).to_be_bytes();
+        bytes.extend([VERSION, kind as u8, high, low]);
         bytes.extend(self.rank.0.to_be_bytes());
         bytes.extend(self.srq.map_or(0, SrqNum::get).to_be_bytes());
         bytes.extend(self.max_message.to_be_bytes());
+        bytes.extend(datagrams);
         bytes.extend(self.mail.encode()?);
         Ok(bytes)
     }
 
-    /// Reads the card of `of`, for a process that has XRC or not. Never panics, whatever the bytes are.
-    pub(super) fn decode(bytes: &[u8], of: Rank, xrc: bool) -> Result<Card, CardError> {
+    /// Reads the card of `of`, for a mesh over that. Never panics, whatever the bytes are.
+    pub(super) fn decode(bytes: &[u8], of: Rank, kind: Kind) -> Result<Card, CardError> {
         let not_a_card = || CardError::NotACard {
             of,
             len: bytes.len(),
@@ -145,17 +178,20 @@ impl Card {
         if found != of {
             return Err(CardError::Order { of, found });
         }
-        if (head[5] == 2) != xrc {
+        if head[5] != kind as u8 {
             return Err(CardError::Transport {
                 of,
-                theirs: transport(!xrc),
-                ours: transport(xrc),
+                theirs: transport(head[5]),
+                ours: transport(kind as u8),
             });
         }
-        let srq = xrc.then(|| SrqNum::new(word(12))).transpose();
+        let len = u16::from_be_bytes([head[6], head[7]]).into();
+        let (datagrams, record) = record.split_at_checked(len).ok_or_else(not_a_card)?;
+        let srq = (kind == Kind::Xrc).then(|| SrqNum::new(word(12)));
         Ok(Card {
             rank: of,
-            srq: srq.map_err(|source| CardError::Srq { of, source })?,
+            srq: (srq.transpose()).map_err(|source| CardError::Srq { of, source })?,
+            datagrams: (kind == Kind::Datagrams).then(|| datagrams.to_vec()),
             max_message: word(16),
             mail: Peer::decode(record).map_err(|source| CardError::Record { of, source })?,
         })

@@ -14,6 +14,14 @@ use super::{Event, Inbox, Mesh, PeerState, Rank, Why};
 impl Mesh {
     /// Begins to connect all ways to processes that live, a few at a time ([`Options::connect_at_once`](super::Options)).
     pub fn connect_all(&mut self) {
+        if self.grams().is_some() {
+            for rank in self.living() {
+                if let Some(grams) = self.grams_mut() {
+                    grams.connect(rank);
+                }
+            }
+            return;
+        }
         // Everybody begins somewhere else, so that not all ask one process first.
         let (count, own) = (self.lanes.len(), self.lane_to(self.me));
         for at in (0..count).map(|step| (own + 1 + step) % count) {
@@ -48,6 +56,10 @@ impl Mesh {
 
     /// Ways to processes that live which are not up.
     pub fn ways_missing(&self) -> usize {
+        if let Some(grams) = self.grams() {
+            let living = self.living().into_iter();
+            return living.filter(|rank| !grams.is_connected(*rank)).count();
+        }
         let lanes = self.lanes.iter().enumerate();
         lanes
             .filter(|(at, lane)| lane.phase != Phase::Up && !self.living_behind(*at).is_empty())
@@ -56,7 +68,10 @@ impl Mesh {
 
     /// Whether a request to that process leaves at once.
     pub fn is_connected(&self, to: Rank) -> bool {
-        self.is_known(to) && self.lanes[self.lane_to(to)].phase == Phase::Up
+        match self.grams() {
+            Some(grams) => grams.is_connected(to),
+            None => self.is_known(to) && self.lanes[self.lane_to(to)].phase == Phase::Up,
+        }
     }
 
     /// Has a way connected when its turn comes.
@@ -91,7 +106,7 @@ impl Mesh {
         let life = self.life();
         let srq = match &self.inbox {
             Inbox::Rc(refill) => Some(refill.queue()),
-            Inbox::Xrc(_) => None,
+            Inbox::Xrc(_) | Inbox::Datagrams(_) => None,
         };
         let sender = Sender::new(&self.pd, &self.cq, srq, self.options.send_depth);
         let mut sender = sender.map_err(step("making a QP"))?;
@@ -172,6 +187,7 @@ impl Mesh {
             } => {
                 let hello = (life, ready_for, endpoint);
                 match (role, self.is_xrc()) {
+                    _ if self.grams().is_some() => Ok(()),
                     (Role::Rc, false) => self.hear_rc(from, answer, hello),
                     (Role::Initiator, true) => self.hear_initiator(from, answer, hello),
                     (Role::Target, true) => self.hear_target(from, hello),
@@ -289,7 +305,7 @@ impl Mesh {
             };
             self.behind.insert(qp_num, from);
             for inner in self.unclaimed.remove(&qp_num).into_iter().flatten() {
-                let message = super::Message { from, inner };
+                let message = super::Message::received(from, inner);
                 self.events.push_back(Event::Message(message));
             }
         }

@@ -95,6 +95,11 @@ pub enum SendError {
     /// A one-sided request towards a process to which there is no way yet. It is being made.
     #[error("there is no way to {0} yet; it is being made: poll, and try again")]
     Connecting(Rank),
+    /// A one-sided request, in a mesh over datagrams, which carry messages only.
+    #[error(
+        "a one-sided request towards {0} needs a connection, and this mesh is over datagrams: send a message, or make the mesh over RC or XRC"
+    )]
+    OneSided(Rank),
     /// The process has failed.
     #[error("{to} has failed: {why}")]
     Failed {
@@ -143,6 +148,8 @@ pub enum Why {
     NotConnected,
     /// What it says of its end cannot be connected to from here.
     BadEnd,
+    /// It knows nothing of this process any more: it was restarted, or had given this one up. Only over datagrams.
+    Restarted,
 }
 
 impl fmt::Display for Why {
@@ -152,6 +159,7 @@ impl fmt::Display for Why {
             Why::Refused(status) => write!(f, "its receive queue is gone ({status:?})"),
             Why::NotConnected => f.write_str("it does not answer when asked to connect"),
             Why::BadEnd => f.write_str("its end cannot be connected to from here"),
+            Why::Restarted => f.write_str("it was restarted, or had given this process up"),
         }
     }
 }
@@ -160,7 +168,7 @@ impl fmt::Display for Why {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NotDone {
-    /// What its completion says; `None`: it had not left yet when its process failed or left.
+    /// What its completion says; `None`: it had not left yet when its process failed or left. Over datagrams there is none.
     pub failure: Option<Failure>,
     /// What the peer made of it.
     pub fate: Fate,
@@ -169,6 +177,7 @@ pub struct NotDone {
 impl fmt::Display for NotDone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.failure, self.fate) {
+            (None, Fate::Unknown) => f.write_str("it was not acknowledged")?,
             (None, _) => f.write_str("it was not sent")?,
             (Some(failure), _) => write!(f, "it ended with {:?}", failure.status)?,
         }

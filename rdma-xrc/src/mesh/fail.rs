@@ -16,12 +16,17 @@ impl Mesh {
     /// How long it takes at most until the death of a peer is reported, on a way that is up, while this process polls.
     /// `None`: for ever, without heartbeat.
     ///
-    /// That is one and a half heartbeats, because it is looked twice in each, and four times the time of all repetitions, because
+    /// Over datagrams that is a heartbeat and the time of all repetitions, once there is a session with the peer. Otherwise it
+    /// is one and a half heartbeats, because it is looked twice in each, and four times the time of all repetitions, because
     /// devices may take so much longer than they are told (`ibv_modify_qp(3)`, `timeout`). On XRC it holds for the death of a node.
     /// The processes of one node are probed in turn, so the death of one of them takes a heartbeat more for each other one, if
     /// nobody sends to it before.
     pub fn notices_within(&self) -> Option<Duration> {
         let heartbeat = self.options.heartbeat?;
+        if self.grams().is_some() {
+            let options = self.options.datagrams(self.layout.processes());
+            return options.notices_within();
+        }
         Some(heartbeat + heartbeat / 2 + 4 * self.options.timing.budget()?)
     }
 
@@ -84,6 +89,9 @@ impl Mesh {
         for &rank in processes {
             self.peers[rank.index()].state = state;
             self.departure.heard_of(rank);
+            if let Some(grams) = self.grams_mut() {
+                grams.remove(rank);
+            }
             if let Some(targets) = &mut self.targets {
                 targets.forget_reader(rank);
                 if let Some((entry, completions)) = targets.withdraw(rank, &self.cq) {

@@ -3,9 +3,11 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Instant;
 
+use rdma_qp::datagram::Layer;
 use rdma_qp::{BufferPool, Cq, Device, GidEntry, Pd, Refill, RemoteRegion};
 
-use super::card::{Card, CardError};
+use super::card::{Card, CardError, Kind};
+use super::datagrams::Grams;
 use super::error::{MeshError, step};
 use super::lane::Lane;
 use super::leave::Departure;
@@ -51,9 +53,14 @@ impl Mesh {
         let lanes = match &over {
             Over::Rc => processes - 1,
             Over::Xrc(_) => layout.nodes(),
+            Over::Datagrams => 0,
         };
         let sends = (lanes as u64).saturating_mul(options.send_depth.into());
-        let fixed = u64::from(options.srq_depth + mail::SENDS + mail::receives(processes));
+        let receives = match &over {
+            Over::Datagrams => Layer::cq_entries(&options.datagrams(processes)),
+            Over::Rc | Over::Xrc(_) => options.srq_depth,
+        };
+        let fixed = u64::from(receives) + u64::from(mail::SENDS + mail::receives(processes));
         let most = u64::try_from(device.attr().max_cqe).unwrap_or(0);
         // If that is too little for all ways at a time, making one of them says so.
         let entries = sends.saturating_add(fixed).min(most).min(u32::MAX.into());
@@ -64,21 +71,32 @@ impl Mesh {
             let pool = pd.buffers(count as usize, options.max_message as usize);
             pool.map_err(step("registering buffers"))
         };
-        let (receives, low) = (pool(2 * options.srq_depth)?, options.low_water);
-        let (inbox, srq) = match &over {
+        let (depth, low) = (options.srq_depth, options.low_water);
+        let (mut srq_num, mut gram_card) = (None, None);
+        let inbox = match &over {
             Over::Rc => {
-                let srq = pd.srq().depth(options.srq_depth).create();
+                let srq = pd.srq().depth(depth).create();
                 let srq = srq.map_err(step("making the SRQ"))?;
-                (Inbox::Rc(Refill::new(srq, receives, low)), None)
+                Inbox::Rc(Refill::new(srq, pool(2 * depth)?, low))
             }
             Over::Xrc(domain) => {
-                let srq = pd.xrc_srq(domain, &cq).depth(options.srq_depth).create();
+                let srq = pd.xrc_srq(domain, &cq).depth(depth).create();
                 let srq = srq.map_err(step("making the XRC SRQ"))?;
-                let number = srq.srq_num();
-                (Inbox::Xrc(Refill::new(srq, receives, low)), Some(number))
+                srq_num = Some(srq.srq_num());
+                Inbox::Xrc(Refill::new(srq, pool(2 * depth)?, low))
+            }
+            Over::Datagrams => {
+                let grams = Grams::open((device, &pd, &cq), gid, options, processes)?;
+                let card = grams.layer.card();
+                gram_card = Some(card.map_err(step("encoding the card"))?);
+                Inbox::Datagrams(Box::new(grams))
             }
         };
-        let outgoing = pool(options.send_buffers)?;
+        // Datagrams have buffers of their own.
+        let outgoing = pool(match gram_card {
+            Some(_) => 1,
+            None => options.send_buffers,
+        })?;
         let (mail, here) = Mail::open(&pd, &cq, gid, processes)?;
         let mut joining = Joining {
             me,
@@ -93,7 +111,8 @@ impl Mesh {
             pd,
             card: Card {
                 rank: me,
-                srq,
+                srq: srq_num,
+                datagrams: gram_card,
                 max_message: options.max_message,
                 mail: rdma_qp::Peer {
                     endpoint: here,
@@ -118,7 +137,7 @@ impl Joining {
         self.card.mail.regions.push(region);
     }
 
-    /// What the others need to know of this process: 84 bytes, and 24 more for each region.
+    /// What the others need to know of this process: 84 bytes, over datagrams 160, and 24 more for each region.
     ///
     /// # Errors
     /// More than [`MAX_REGIONS`](rdma_qp::MAX_REGIONS) regions are offered.
@@ -132,25 +151,32 @@ impl Joining {
     ///
     /// # Errors
     /// The cards are not those of the processes of the layout.
-    pub fn join(self, cards: &[impl AsRef<[u8]>]) -> Result<Mesh, MeshError> {
+    pub fn join(mut self, cards: &[impl AsRef<[u8]>]) -> Result<Mesh, MeshError> {
         let (given, processes) = (cards.len(), self.layout.processes());
         if given != processes {
             return Err(CardError::Count { given, processes }.into());
         }
         let xrc = matches!(self.over, Over::Xrc(_));
+        let kind = Kind::of(&self.over);
         let mut peers = Vec::with_capacity(processes);
         for (rank, card) in cards.iter().enumerate() {
-            let card = Card::decode(card.as_ref(), Rank(rank as u32), xrc)?;
+            let card = Card::decode(card.as_ref(), Rank(rank as u32), kind)?;
             let state = PeerState::Living;
             peers.push(Peer { card, state });
         }
         if peers[self.me.index()].card != self.card {
             return Err(CardError::NotOurs.into());
         }
+        if let Inbox::Datagrams(grams) = &mut self.inbox {
+            for peer in &peers {
+                let card = peer.card.datagrams.as_deref();
+                grams.add(peer.card.rank, card.filter(|_| peer.card.rank != self.me))?;
+            }
+        }
         let now = Instant::now();
         let lanes = if xrc { self.layout.nodes() } else { processes };
         let targets = match self.over {
-            Over::Rc => None,
+            Over::Rc | Over::Datagrams => None,
             Over::Xrc(domain) => {
                 let node = self.layout.node_of(self.me).unwrap_or(0);
                 let others = self.layout.on(node).iter().copied();

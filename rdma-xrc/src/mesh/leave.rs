@@ -91,26 +91,28 @@ impl Mesh {
         }
         Ok(match &self.departure {
             Departure::Telling { silent, .. } => silent.iter().copied().collect(),
-            _ => self.living().collect(),
+            _ => self.living(),
         })
     }
 
-    fn living(&self) -> impl Iterator<Item = Rank> {
+    /// All others that neither failed nor left.
+    pub(super) fn living(&self) -> Vec<Rank> {
         let ranks = self.peers.iter().map(|peer| peer.card.rank);
-        ranks.filter(|rank| self.is_living(*rank))
+        ranks.filter(|rank| self.is_living(*rank)).collect()
     }
 
     /// Does what is due for leaving.
     pub(super) fn go_on_leaving(&mut self, now: Instant) -> Result<(), MeshError> {
         if matches!(self.departure, Departure::Finishing) {
-            let is_sending = self.lanes.iter().any(|lane| lane.load() > 0);
+            let grams = self.grams().map_or(0, |grams| grams.layer.under_way());
+            let is_sending = grams > 0 || self.lanes.iter().any(|lane| lane.load() > 0);
             // Its targets live on if the others of the node have them open.
             let is_read = self.targets.as_ref().is_none_or(Targets::is_read);
             if is_sending || !is_read {
                 return Ok(());
             }
             self.departure = Departure::Telling {
-                silent: self.living().collect(),
+                silent: self.living().into_iter().collect(),
                 next: now,
                 awaited: 0,
             };

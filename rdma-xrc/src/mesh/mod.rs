@@ -1,8 +1,8 @@
 //! A mesh: every process of a job sends to every other one, by name.
 //!
 //! Whoever starts a job knows its processes, the nodes that they live on, and a way to hand some bytes around: MPI, PMIx, a
-//! file system. A [`Mesh`] needs no more than that. It makes the Queue Pairs, over XRC or over RC with a shared receive
-//! queue ([`Over`] chooses, everything else is the same), connects them when they are first needed or all at once, keeps
+//! file system. A [`Mesh`] needs no more than that. It makes the Queue Pairs, over XRC, over RC with a shared receive
+//! queue, or over datagrams ([`Over`] chooses, everything else is the same but for one-sided requests), connects them when they are first needed or all at once, keeps
 //! the receives supplied, and tells of each message who sent it, and of each request how it ended.
 //!
 //! ```
@@ -43,6 +43,10 @@
 //! initiator for each node that it sends to, and its share of the targets at which the initiators of others arrive.
 //! [`plan`](crate::plan) says how many that is, [`Mesh::counts`] how many there are.
 //!
+//! Over datagrams ([`Over::Datagrams`]) it has no SRQ and no connections, but one more UD QP, over which the reliable datagrams of
+//! [`rdma_qp::datagram`] go to all others: two Queue Pairs, however large the job is. Messages only: one-sided requests are
+//! refused with [`SendError::OneSided`].
+//!
 //! There is no thread. [`Mesh::poll`] does what is to be done and returns the next [`Event`]; whoever sleeps uses
 //! [`Mesh::wait`], or [`Mesh::fd`] with [`Mesh::arm`] and [`Mesh::next_timeout`] in a loop of its own. A process that does not poll
 //! receives what comes into its SRQ, and serves one-sided requests, but nobody can connect to it meanwhile.
@@ -67,6 +71,8 @@
 //!   was flushed and is known not to be executed is sent again.
 //! * A one-sided request is refused (a wrong key, a wrong range): it is the request's fault. The way is connected again;
 //!   one-sided requests that were flushed are reported as not executed.
+//! * Over datagrams: a process that was asked says nothing for the time of all repetitions ([`Options::timing`]), or knows
+//!   nothing of this one any more.
 //! * A process does not answer for [`Options::connect_within`] when this one wants to connect to it. On XRC the next process
 //!   of the node is asked.
 //!
@@ -74,6 +80,7 @@
 
 mod card;
 mod connect;
+mod datagrams;
 mod error;
 mod fail;
 mod handshake;
@@ -105,6 +112,7 @@ pub use options::{Options, Over};
 
 use crate::XrcSrq;
 use card::Card;
+use datagrams::Grams;
 use lane::{Lane, Phase};
 use leave::Departure;
 use mail::Mail;
@@ -126,21 +134,44 @@ impl OpId {
 pub struct Message {
     /// Who sent it.
     pub from: Rank,
-    inner: rdma_qp::Message,
+    inner: Inner,
+}
+
+/// Where its bytes are.
+#[derive(Debug)]
+enum Inner {
+    Receive(rdma_qp::Message),
+    Datagram(rdma_qp::datagram::Message),
 }
 
 impl Deref for Message {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.inner
+        match &self.inner {
+            Inner::Receive(message) => message,
+            Inner::Datagram(message) => message,
+        }
     }
 }
 
 impl Message {
-    /// The whole buffer that it came in, as long as what came.
-    pub fn into_buffer(self) -> Buffer {
-        self.inner.into_buffer()
+    pub(crate) fn received(from: Rank, message: rdma_qp::Message) -> Message {
+        let inner = Inner::Receive(message);
+        Message { from, inner }
+    }
+
+    pub(crate) fn datagram(from: Rank, message: rdma_qp::datagram::Message) -> Message {
+        let inner = Inner::Datagram(message);
+        Message { from, inner }
+    }
+
+    /// The whole buffer that it came in, as long as what came. `None`: it came by datagrams, and has none of its own.
+    pub fn into_buffer(self) -> Option<Buffer> {
+        match self.inner {
+            Inner::Receive(message) => Some(message.into_buffer()),
+            Inner::Datagram(_) => None,
+        }
     }
 }
 
@@ -188,6 +219,7 @@ enum PeerState {
 enum Inbox {
     Rc(Refill<Srq>),
     Xrc(Refill<XrcSrq>),
+    Datagrams(Box<Grams>),
 }
 
 /// How many objects a process of a mesh has at present.
@@ -202,6 +234,8 @@ pub struct Counts {
     pub targets: usize,
     /// XRC targets of other processes of the node that this one keeps open: no QPs more, only handles.
     pub opened: usize,
+    /// UD QPs for messages.
+    pub ud: usize,
 }
 
 /// One process of a mesh. See the [module](self).
@@ -259,7 +293,7 @@ impl Mesh {
         &self.pd
     }
 
-    /// Whether it is over XRC, and not over RC.
+    /// Whether it is over XRC.
     pub fn is_xrc(&self) -> bool {
         self.targets.is_some()
     }
@@ -291,10 +325,14 @@ impl Mesh {
             .collect()
     }
 
-    /// The QPs that it has at present, without the one for datagrams that each process has.
+    /// The QPs that it has at present, without the one for datagrams by which ways are connected, which each process has.
     pub fn counts(&self) -> Counts {
         let ends = self.lanes.iter().filter(|lane| lane.end.is_some()).count();
         match &self.targets {
+            None if self.grams().is_some() => Counts {
+                ud: 1,
+                ..Counts::default()
+            },
             None => Counts {
                 rc: ends,
                 ..Counts::default()
@@ -338,6 +376,15 @@ impl Mesh {
         rank != self.me && rank.index() < self.peers.len()
     }
 
+    /// The name of what it is over.
+    fn over(&self) -> &'static str {
+        match &self.inbox {
+            Inbox::Rc(_) => "RC",
+            Inbox::Xrc(_) => "XRC",
+            Inbox::Datagrams(_) => "datagrams",
+        }
+    }
+
     fn life(&mut self) -> u32 {
         self.next_life += 1;
         self.next_life
@@ -353,7 +400,7 @@ impl fmt::Debug for Mesh {
             self.me,
             self.layout.processes(),
             self.layout.nodes(),
-            if self.is_xrc() { "XRC" } else { "RC" },
+            self.over(),
             up.count()
         )
     }

@@ -43,6 +43,9 @@ impl Mesh {
             let len = bytes.len();
             return Err(SendError::TooLong { len, max, to });
         }
+        if let Some(grams) = self.grams_mut() {
+            return grams.send(to, bytes);
+        }
         let at = self.lane_to(to);
         if self.lanes[at].load() > 2 * (self.options.send_buffers - self.held) as usize {
             return Err(SendError::Busy);
@@ -103,6 +106,9 @@ impl Mesh {
         op::ToSrq<O>: Op<XrcSend>,
     {
         self.check(to)?;
+        if self.grams().is_some() {
+            return Err(SendError::OneSided(to));
+        }
         let at = self.lane_to(to);
         let srq = self.peers[to.index()].card.srq;
         let lane = &mut self.lanes[at];
@@ -135,7 +141,7 @@ impl Mesh {
     ///
     /// # Errors
     /// There is no way to the process yet (it is being made), or no room: then poll, and try again. There is no such process,
-    /// or it has failed or left; or the request cannot be posted.
+    /// or it has failed or left; the mesh is over datagrams; or the request cannot be posted.
     pub fn write(
         &mut self,
         to: Rank,

@@ -18,6 +18,8 @@ pub enum Over {
     /// Processes of the system share a domain by a file ([`XrcDomain::of_file`]); those that are values of one process have a
     /// clone each.
     Xrc(XrcDomain),
+    /// Reliable datagrams ([`rdma_qp::datagram`]): one UD QP for all peers. Messages only, no one-sided requests.
+    Datagrams,
 }
 
 /// What a process of a mesh shall be like. The same in the whole job, but for the number of buffers.
@@ -25,11 +27,12 @@ pub enum Over {
 pub struct Options {
     /// Longest message, in bytes: the size of each receive. 4096 if not set.
     pub max_message: u32,
-    /// Requests that one way may have outstanding; 64 if not set.
+    /// Requests that one way may have outstanding; 64 if not set. Over datagrams, those of all together, at least 128.
     pub send_depth: u32,
     /// Receives that wait for messages; 512 if not set. The process has twice as many buffers, so that it can keep as many
     /// messages as there are receives. Where all peers together may have more under way, they wait for receives now and
-    /// then, which costs the network the repetitions.
+    /// then, which costs the network the repetitions. Over datagrams, packets and not messages, at least four for each peer; a peer
+    /// sends no more than its part of half of them.
     pub srq_depth: u32,
     /// Receives are posted when fewer than so many wait; 256 if not set.
     pub low_water: u32,

@@ -25,6 +25,7 @@ impl Inbox {
         let posted = match self {
             Inbox::Rc(refill) => refill.top_up(),
             Inbox::Xrc(refill) => refill.top_up(),
+            Inbox::Datagrams(grams) => return grams.progress(),
         };
         posted.map(drop).map_err(step("posting receives"))
     }
@@ -33,6 +34,7 @@ impl Inbox {
         match self {
             Inbox::Rc(refill) => refill.take(done),
             Inbox::Xrc(refill) => refill.take(done),
+            Inbox::Datagrams(_) => None,
         }
     }
 }
@@ -88,7 +90,8 @@ impl Mesh {
     /// # Errors
     /// The mesh does not work any more.
     pub fn arm(&mut self) -> Result<bool, MeshError> {
-        if !self.events.is_empty() {
+        let datagrams = self.grams().is_some_and(|grams| grams.layer.has_event());
+        if !self.events.is_empty() || datagrams {
             return Ok(false);
         }
         let armed = self.take_wake_ups().and_then(|()| self.cq.arm());
@@ -101,18 +104,21 @@ impl Mesh {
 
     /// How long it is until [`Mesh::poll`] has something to do although nothing came in.
     pub fn next_timeout(&self) -> Duration {
-        self.next_tick.saturating_duration_since(Instant::now())
+        let tick = self.next_tick.saturating_duration_since(Instant::now());
+        let grams = self.grams().and_then(|grams| grams.layer.next_timeout());
+        grams.map_or(tick, |due| due.min(tick))
     }
 
     /// Takes in some completions, and does what is due.
     pub(super) fn progress(&mut self) -> Result<(), MeshError> {
-        self.inbox.top_up()?;
         for _ in 0..BATCH {
             match self.cq.poll().map_err(step("polling the CQ"))? {
                 Some(done) => self.book(&done)?,
                 None => break,
             }
         }
+        self.inbox.top_up()?;
+        self.take_datagrams()?;
         let now = Instant::now();
         if now >= self.next_tick {
             self.tick(now)?;
@@ -133,6 +139,11 @@ impl Mesh {
                 Some(note) => self.hear(note),
                 None => Ok(()),
             };
+        }
+        if let Some(grams) = self.grams_mut()
+            && grams.is_its(done)
+        {
+            return grams.book(done);
         }
         let Some(&at) = self.lane_of.get(&done.qp_num) else {
             return Ok(());
@@ -166,7 +177,7 @@ impl Mesh {
     fn received(&mut self, qp_num: u32, inner: rdma_qp::Message) {
         match self.behind.get(&qp_num) {
             Some(&from) => {
-                let message = Message { from, inner };
+                let message = Message::received(from, inner);
                 self.events.push_back(Event::Message(message));
             }
             None if qp_num == 0 => {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use rdma_qp::xrc::SrqNum;
 use rdma_qp::{DecodeError, Endpoint, Gid, LinkLayer, PathMtu, Peer, Psn, QKey, RemoteRegion};
 
-use super::card::{Card, CardError};
+use super::card::{Card, CardError, Kind};
 use super::note::{Body, LONGEST, MOST_TARGETS, Note, Role};
 use super::{Mesh, Options, Rank};
 
@@ -41,6 +41,7 @@ fn card() -> Card {
     Card {
         rank: Rank(0x0a0b_0c0d),
         srq: Some(SrqNum::new(0x00be_ef01).unwrap()),
+        datagrams: None,
         max_message: 4096,
         mail: Peer {
             endpoint,
@@ -59,7 +60,7 @@ fn a_card_has_its_fields_where_the_table_says() {
     assert_eq!(bytes[12..16], [0x00, 0xbe, 0xef, 0x01]);
     assert_eq!(bytes[16..20], [0, 0, 0x10, 0]);
     assert_eq!(bytes[20..24], *b"RQEP");
-    assert_eq!(Card::decode(&bytes, card.rank, true), Ok(card));
+    assert_eq!(Card::decode(&bytes, card.rank, Kind::Xrc), Ok(card));
 }
 
 #[test]
@@ -69,7 +70,7 @@ fn a_card_that_cannot_be_is_explained() {
     let changed = |at: usize, to: u8| {
         let mut bytes = bytes.clone();
         bytes[at] = to;
-        Card::decode(&bytes, of, true).unwrap_err()
+        Card::decode(&bytes, of, Kind::Xrc).unwrap_err()
     };
     assert!(matches!(
         changed(0, b'X'),
@@ -91,12 +92,34 @@ fn a_card_that_cannot_be_is_explained() {
     assert!(over_rc.contains("has RC and this process XRC"), "{over_rc}");
     let mut without_srq = bytes.clone();
     without_srq[12..16].fill(0);
-    let refused = Card::decode(&without_srq, of, true).unwrap_err();
+    let refused = Card::decode(&without_srq, of, Kind::Xrc).unwrap_err();
     assert!(matches!(refused, CardError::Srq { .. }));
-    let short = Card::decode(&bytes[..10], of, true)
+    let short = Card::decode(&bytes[..10], of, Kind::Xrc)
         .unwrap_err()
         .to_string();
     assert!(short.contains("10 bytes"), "{short}");
+    let beyond = changed(7, 200);
+    assert!(matches!(beyond, CardError::NotACard { .. }), "{beyond}");
+}
+
+#[test]
+fn a_card_for_datagrams_has_another_one_in_it() {
+    let card = Card {
+        srq: None,
+        datagrams: Some(vec![7; 76]),
+        ..card()
+    };
+    let bytes = card.encode().unwrap();
+    assert_eq!(bytes.len(), 84 + 76 + 24);
+    assert_eq!(bytes[4..8], [1, 3, 0, 76]);
+    assert_eq!(
+        (&bytes[20..96], &bytes[96..100]),
+        (&[7; 76][..], &b"RQEP"[..])
+    );
+    let over_rc = Card::decode(&bytes, card.rank, Kind::Rc).unwrap_err();
+    let text = over_rc.to_string();
+    assert!(text.contains("has datagrams and this process RC"), "{text}");
+    assert_eq!(Card::decode(&bytes, card.rank, Kind::Datagrams), Ok(card));
 }
 
 fn notes() -> Vec<Note> {

@@ -45,6 +45,9 @@ impl Default for Sizes {
     }
 }
 
+/// Sends of the one UD QP of reliable datagrams.
+const GRAM_SENDS: u64 = 128;
+
 /// Bytes that the device writes before a datagram (the global routing header).
 const GRH: u64 = 40;
 
@@ -133,6 +136,26 @@ pub(super) fn ud(peers: u64, depths: Depths, sizes: &Sizes) -> Option<Amounts> {
         receives: depth,
         receive_bytes,
         memory_bytes: sum(&[qp, cq, handles, receive_bytes])?,
+        ..Amounts::default()
+    })
+}
+
+/// Reliable datagrams: one UD QP with receives for everybody, an eighth more buffers for messages that are kept, and a copy of each packet that
+/// may have to be sent again.
+pub(super) fn datagrams(peers: u64, depths: Depths, sizes: &Sizes) -> Option<Amounts> {
+    let packet = u64::from(depths.buffer);
+    let receives = u64::from(depths.srq).max(peers.checked_mul(4)?);
+    let buffers = receives.checked_add(receives / 8 + 1)?;
+    let receive_bytes = buffers.checked_mul(packet + GRH)?;
+    let sends = (GRAM_SENDS + u64::from(depths.srq)).checked_mul(packet)?;
+    let qp = sizes.object(&[(GRAM_SENDS, sizes.ud_send), (receives, sizes.recv)])?;
+    let cq = sizes.object(&[(receives.checked_add(GRAM_SENDS)?, sizes.cqe)])?;
+    let handles = peers.checked_mul(sizes.ah.into())?;
+    Some(Amounts {
+        qps: 1,
+        receives,
+        receive_bytes,
+        memory_bytes: sum(&[qp, cq, handles, receive_bytes, sends])?,
         ..Amounts::default()
     })
 }

@@ -10,7 +10,7 @@
 //! | RC, with or without SRQ | N - 1 | N - P | N (N - 1) | N (N - P) |
 //! | XRC initiators | M | M - 1 | N M | N (M - 1) |
 //! | XRC targets | M | M - 1 | N M | N (M - 1) |
-//! | UD | 1 | 1 | N | N |
+//! | UD, with reliable datagrams or without | 1 | 1 | N | N |
 //!
 //! An RC QP is an end of one pair, so both ends count. An XRC initiator leads from a process to a *node*, and has its target
 //! there, which delivers to all processes of that node: N initiators lead to a node, so it has N targets, which is M for each
@@ -25,10 +25,13 @@
 //! | RC + SRQ | `srq` | send ring of each QP, SRQ, CQ |
 //! | XRC | `srq` | send ring of each initiator, SRQ, CQ; targets have no ring |
 //! | UD | `srq` | one send ring of `srq` requests, one receive ring, CQ, an address handle for each peer |
+//! | reliable datagrams | `srq`, at least 4 for each peer | one send ring of 128 requests, one receive ring, CQ, an address handle for each peer |
 //!
 //! The names are those of [`Depths`]. A ring is its depth times the size of an entry ([`Sizes`]), in whole pages; the CQ has an
 //! entry for every request that may be outstanding. Each receive has a buffer of `buffer` bytes; on UD it is 40 bytes
-//! longer. Send buffers are left out: the transport does not change them. Nor are the processes' means to find each other
+//! longer. Send buffers are left out: the transport does not change them; but reliable datagrams
+//! ([`rdma_qp::datagram`]) keep what they may have to send again, which is counted: `srq` packets, beside the buffers of their 128
+//! sends, and an eighth more buffers than receives, for messages that the application has. Each packet is as long as a buffer. Nor are the processes' means to find each other
 //! counted, such as the one UD QP that each process of a [`mesh`](crate::mesh) has for that, whatever its transport.
 //!
 //! # The article's example
@@ -212,6 +215,8 @@ pub struct Plan {
     pub xrc: Needs,
     /// UD, with one QP per process.
     pub ud: Needs,
+    /// Reliable datagrams over one UD QP per process, as [`Over::Datagrams`](crate::mesh::Over) has them.
+    pub datagrams: Needs,
 }
 
 /// From how many processes per node on something pays, all else being as in the plan. `None`: never, as far as was looked.
@@ -324,6 +329,7 @@ fn checked(
         rc_srq: needs(memory::rc_srq(peers, depths, sizes)?)?,
         xrc: needs(memory::xrc(peer_nodes, depths, sizes)?)?,
         ud: needs(memory::ud(peers, depths, sizes)?)?,
+        datagrams: needs(memory::datagrams(peers, depths, sizes)?)?,
     })
 }
 

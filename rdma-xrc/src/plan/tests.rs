@@ -100,6 +100,9 @@ fn memory_is_the_sum_of_what_the_table_lists() {
     assert_eq!(plan.ud.per_process.memory_bytes, ud);
     assert_eq!(plan.ud.job.memory_bytes, 4 * ud);
     assert_eq!(plan.ud.per_node.memory_bytes, 2 * ud);
+    // A QP: 128 x 128 + 32 x 16 = 16896 in 5 pages. CQ: 160 x 64 = 10240 in 3 pages. 37 buffers, and 160 packets to be sent.
+    let datagrams = (5 * 4096 + 1024) + (3 * 4096 + 1024) + 3 * 64 + 37 * 140 + 160 * 100;
+    assert_eq!(plan.datagrams.per_process.memory_bytes, datagrams);
 }
 
 #[test]

@@ -23,6 +23,7 @@ pub fn alone() -> MutexGuard<'static, ()> {
 pub enum Transports {
     Rc,
     Xrc,
+    Datagrams,
 }
 
 pub struct Node {
@@ -46,6 +47,7 @@ impl Node {
         let over = match over {
             Transports::Rc => Over::Rc,
             Transports::Xrc => Over::Xrc(self.domain.clone()),
+            Transports::Datagrams => Over::Datagrams,
         };
         let gid = self.device.port(1).unwrap().best_gid().unwrap();
         Mesh::begin(&self.device, &gid, over, layout, me, options).unwrap()

@@ -1,6 +1,7 @@
-//! Meshes, over RC and over XRC.
+//! Meshes, over RC, over XRC and over datagrams.
 
 mod contained;
+mod datagrams;
 mod example;
 mod hundred;
 mod job;
