@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rdma_qp::Dump;
-use rdma_qp::doctor::{Evidence, Record, Told, diagnose};
+use rdma_qp::doctor::{Evidence, Finding, Record, Told, diagnose};
 use rdma_soft::link::parse_duration;
 
 use crate::failure::Failure;
@@ -122,8 +122,9 @@ fn nothing_known(place: &str) -> Failure {
 fn look(args: Args) -> Result<(), Failure> {
     let mut evidence = Evidence::default();
     evidence.rtt = args.rtt.map(Into::into);
+    let mut logs = Vec::new();
     for file in &args.files {
-        add(&mut evidence, file)?;
+        add(&mut evidence, &mut logs, file)?;
     }
     if args.command.is_empty() {
         if args.files.is_empty() {
@@ -131,7 +132,7 @@ fn look(args: Args) -> Result<(), Failure> {
                 "give dumps or logs to look at, or `-- PROGRAM`; `qp doctor env` looks at this machine, `qp devices` at its devices".into(),
             ));
         }
-        return print::findings(&diagnose(&evidence), None, args.json);
+        return print::findings(&diagnose_all(evidence, logs), None, args.json);
     }
     let ended = program::run(
         &args.device,
@@ -148,7 +149,7 @@ fn look(args: Args) -> Result<(), Failure> {
         evidence.refusals.clear();
     }
     evidence.machine = Some(machine::look(None));
-    let found = diagnose(&evidence);
+    let found = diagnose_all(evidence, logs);
     let answer = print::findings(&found, Some(&ended.status), args.json);
     if found.is_empty() && !ended.well && !args.json {
         print::hint(
@@ -157,6 +158,24 @@ fn look(args: Args) -> Result<(), Failure> {
         )?;
     }
     answer
+}
+
+/// Findings of the evidence with the first log, and of each other log by itself: each tells of a failure of its own.
+fn diagnose_all(mut evidence: Evidence, logs: Vec<Told>) -> Vec<Finding> {
+    let mut logs = logs.into_iter();
+    evidence.told = logs.next();
+    let mut found = diagnose(&evidence);
+    for log in logs {
+        let mut alone = Evidence::default();
+        alone.told = Some(log);
+        for finding in diagnose(&alone) {
+            if !found.contains(&finding) {
+                found.push(finding);
+            }
+        }
+    }
+    found.sort_by_key(|finding| finding.weight);
+    found
 }
 
 /// The text of a file; - is standard input.
@@ -174,9 +193,17 @@ fn read(file: &Path) -> Result<String, Failure> {
 }
 
 /// Adds what is in a file.
-fn add(evidence: &mut Evidence, file: &Path) -> Result<(), Failure> {
+fn add(evidence: &mut Evidence, logs: &mut Vec<Told>, file: &Path) -> Result<(), Failure> {
     if file.is_dir() {
-        for record in program::records(file)? {
+        let records = program::records(file)?;
+        if records.is_empty() {
+            return Err(Failure::CouldNotLook(format!(
+                "there is no record in {}: `qp doctor --records DIR -- PROGRAM` writes some",
+                file.display()
+            )));
+        }
+        evidence.killed.extend(program::killed(&records));
+        for record in records {
             evidence.add(record);
         }
         return Ok(());
@@ -195,8 +222,7 @@ fn add(evidence: &mut Evidence, file: &Path) -> Result<(), Failure> {
         evidence.add(record);
         return Ok(());
     }
-    evidence.told =
-        Some(Told::parse(&text).ok_or_else(|| nothing_known(&file.display().to_string()))?);
+    logs.push(Told::parse(&text).ok_or_else(|| nothing_known(&file.display().to_string()))?);
     Ok(())
 }
 

@@ -18,11 +18,28 @@ const CALLS: &[&str] = &[
     "ibv_modify_qp to RTR: ETIMEDOUT (110)",
     "ibv_modify_qp to RTS: EINVAL (22)",
     "ibv_post_send, ibv_post_recv: ENOMEM (12)",
+    "ibv_post_send, ibv_post_recv: EINVAL (22)",
     "ibv_reg_mr, ibv_create_cq, ibv_create_qp: ENOMEM (12)",
     "ibv_open_device, ibv_create_qp: EPERM (1)",
     "ibv_get_device_list, ibv_open_device: ENOSYS (38)",
     "ibv_destroy_cq, ibv_dealloc_pd: EBUSY (16)",
 ];
+
+/// What no log tells.
+const HANGS: &str = "
+# A program hangs, and nothing fails
+
+`qp doctor --limit 10s -- PROGRAM` ends it after that time and says what it was at; of two programs that talk, run both with the
+same `--records DIR`. `qp watch` shows their states and counters meanwhile. What is found then, mostly:
+
+| what it may be | name |
+|---|---|
+| a datagram with another Q_Key is dropped, and its sender is told that all is well | qkey-differs |
+| min_rnr_timer 0 is 655.36 ms: each message that finds no receive waits that long | rnr-timer-longest |
+| timeout 0 is for ever: a dead peer is never noticed | timeout-infinite |
+| on soft-RoCE (rxe) a retry_cnt of 7 is without limit: a peer that does not answer is never noticed, and Linux 5.10 drops what it refuses without an answer | repeats-for-ever |
+| none of these: a completion came between poll and arm, and the program sleeps over it; poll again after arming | |
+";
 
 /// One heading, and what the doctor says to it. Nothing said is a line that does not belong on the page.
 fn section(page: &mut String, line: &str) {
@@ -70,6 +87,7 @@ of [`Finding::code`](crate::doctor::Finding::code).
     for line in CALLS {
         section(&mut page, line);
     }
+    page.push_str(HANGS);
     page
 }
 

@@ -325,6 +325,11 @@ fn headers() -> Option<String> {
     })
 }
 
+/// The numbers of a version: of `1.14.44.0` those four.
+fn numbers(version: &str) -> Vec<u32> {
+    version.split('.').map_while(|n| n.parse().ok()).collect()
+}
+
 /// `qp doctor abi`.
 ///
 /// # Errors
@@ -381,6 +386,14 @@ pub fn abi(args: &AbiArgs) -> Result<(), Failure> {
     )?;
     match (&abi.library, &abi.error) {
         (Some(library), _) => {
+            if let (Some(headers), Some(release)) = (&abi.headers, &library.release)
+                && numbers(headers) > numbers(release)
+            {
+                line(
+                    "note",
+                    "the headers are newer than the library: a program that was built with them may ask for functions that are not there",
+                )?;
+            }
             line(
                 "libibverbs",
                 library

@@ -83,18 +83,7 @@ pub fn run(
             told(status, by_us, limit)
         )));
     }
-    let killed = if by_us {
-        Vec::new()
-    } else {
-        let gone = |record: &&Record| {
-            !record.ended && !Path::new("/proc").join(record.pid.to_string()).exists()
-        };
-        records
-            .iter()
-            .filter(gone)
-            .map(|record| record.pid)
-            .collect()
-    };
+    let killed = if by_us { Vec::new() } else { killed(&records) };
     Ok(Ended {
         killed,
         status: format!("{name} {}", told(status, by_us, limit)),
@@ -166,4 +155,18 @@ pub fn records(dir: &Path) -> Result<Vec<Record>, Failure> {
         Record::from_json(&text).map_err(|error| cannot(file, &error))
     };
     files.iter().map(read).collect()
+}
+
+/// Processes that are no more, and whose records do not say that they ended by themselves.
+pub fn killed(records: &[Record]) -> Vec<u32> {
+    let gone = |record: &&Record| {
+        record.pid != 0
+            && !record.ended
+            && !Path::new("/proc").join(record.pid.to_string()).exists()
+    };
+    records
+        .iter()
+        .filter(gone)
+        .map(|record| record.pid)
+        .collect()
 }

@@ -172,7 +172,9 @@ fn what_cannot_be_looked_at() {
         "{\"format\": \"rdma-qp-dump\", \"version\": 1}",
     );
     let other = file("other.json", "{\"format\": \"tar\"}");
-    let cases: [(&[&str], &str); 8] = [
+    let empty = crate::place("no-records");
+    let cases: [(&[&str], &str); 9] = [
+        (&[empty.to_str().unwrap()], "there is no record in"),
         (&[], "give dumps or logs"),
         (&["/no/such/file"], "cannot read /no/such/file"),
         (&[log.to_str().unwrap()], "names no status"),
@@ -215,6 +217,14 @@ fn a_line_of_a_log_is_explained() {
     );
     let printed = doctor(&[log.to_str().unwrap()], &[]);
     assert!(text(&printed).contains("no-route"), "{printed:?}");
+    // Two logs, one of each end: both failures are looked at.
+    let other = file("other.log", "Failed status local length error (1)\n");
+    let printed = doctor(&[log.to_str().unwrap(), other.to_str().unwrap()], &[]);
+    let out = text(&printed);
+    assert!(
+        out.contains("no-route") && out.contains("receive-short"),
+        "{out}"
+    );
 }
 
 /// The table with what speaks for and against each entry; the entry to take is marked. A table in another order gives the same

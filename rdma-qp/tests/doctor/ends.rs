@@ -26,7 +26,7 @@ pub fn impatient() -> Timing {
 }
 
 /// Connects two ends of which each believes what it is told of the other.
-fn connect_as(a: &mut End, of_b: &Peer, b: &mut End, of_a: &Peer, timing: Timing) {
+pub fn connect_as(a: &mut End, of_b: &Peer, b: &mut End, of_a: &Peer, timing: Timing) {
     let agreed = a.qp.connect_begin(of_b, timing).unwrap();
     let also = b.qp.connect_begin(of_a, timing).unwrap();
     a.qp.connect_finish(agreed, timing).unwrap();
@@ -46,7 +46,7 @@ pub fn fails(from: &mut End, len: usize) -> u32 {
     }
 }
 
-fn dumps(a: &End, b: &End) -> Vec<Dump> {
+pub fn dumps(a: &End, b: &End) -> Vec<Dump> {
     vec![a.qp.dump(), b.qp.dump()]
 }
 

@@ -8,6 +8,7 @@ mod fake;
 
 mod ends;
 mod healthy;
+mod lives;
 mod paths;
 mod told;
 

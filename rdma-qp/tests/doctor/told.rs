@@ -126,3 +126,62 @@ fn lines_that_say_nothing() {
     let long = "status \u{0} (0x".repeat(5000) + "💥";
     assert_eq!(Told::parse(&long), None);
 }
+
+/// A number is an errno where strerror(3) says so, also as Rust prints it; and every errno has an answer.
+#[test]
+fn errnos_are_no_statuses() {
+    for (line, errno, codes) in [
+        (
+            "ibv_reg_mr: Cannot allocate memory (os error 12)",
+            12,
+            &["memlock"][..],
+        ),
+        (
+            "ibv_post_send: Invalid argument (os error 22)",
+            22,
+            &["request-too-big"],
+        ),
+        ("ibv_create_ah: Invalid argument", 22, &["refused"]),
+        (
+            "ibv_poll_cq: Value too large for defined data type (os error 75), errno 75",
+            75,
+            &["refused"],
+        ),
+    ] {
+        let told = Told::parse(line).unwrap();
+        assert_eq!((told.status, told.errno), (None, Some(errno)), "{line}");
+        assert_eq!(explained(line), codes, "{line}");
+    }
+    assert_eq!(Told::parse("os error 12"), None);
+}
+
+/// This library's own reports: what they say is wrong is found, with its words.
+#[test]
+fn reports_of_this_library() {
+    let report = "RTR -> RTS refused on soft0/1 QP 0x4f: retry_cnt is 20: must be 0 to 7; missing IBV_QP_TIMEOUT. Nothing was changed.";
+    assert_eq!(explained(report), ["value", "mask"]);
+    let mut evidence = Evidence::default();
+    evidence.told = Told::parse(report);
+    let text = diagnose(&evidence)[0].to_string();
+    assert!(
+        text.starts_with("RTR -> RTS was refused: retry_cnt is 20: must be 0 to 7"),
+        "{text}"
+    );
+    let refused = "RESET -> INIT refused by the provider on mlx5_0/1 QP 0x4f: EINVAL (22). Nothing was changed.";
+    assert_eq!(explained(refused), ["provider-refused"]);
+
+    let failed = |before: &str| {
+        format!(
+            "SEND failed on soft0/1 QP 0x4f: IBV_WC_RETRY_EXC_ERR (12); no acknowledgement came [request 9; {before}]"
+        )
+    };
+    let worked = failed("8 of 9 requests of this queue succeeded before");
+    assert_eq!(
+        explained(&worked),
+        ["peer-gone", "mtu-path", "timeout-short"]
+    );
+    let never = failed("0 of 1 requests of this queue succeeded before");
+    assert_eq!(explained(&never)[0], "peer-not-ready");
+    let read = "RDMA READ failed on soft0/1 QP 0x4f: IBV_WC_REM_INV_REQ_ERR (9)";
+    assert_eq!(explained(read), ["qp-access", "mtu-differs"]);
+}
