@@ -3,11 +3,12 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::process::geteuid;
 
 /// Between the name of the destination and the number of the process, in temporary names.
 const MARK: &str = ".qp-copy-";
@@ -48,6 +49,11 @@ pub fn take_over(directory: &Path, name: &OsStr, wanted: Option<bool>) -> Option
         };
         let tree = kind.is_dir();
         if !tree && !kind.is_file() {
+            continue;
+        }
+        // Nor is what another user put there anything to go on with.
+        let own = geteuid().as_raw();
+        if entry.metadata().map(|about| about.uid()).ok() != Some(own) {
             continue;
         }
         let path = entry.path();

@@ -56,7 +56,9 @@ impl Planting {
         let listing = match left {
             Some(listing) => listing,
             None => {
-                private(temporary).map_err(refused)?;
+                // Not one that is there: whose it is would be who may enter it.
+                let made = DirBuilder::new().mode(0o700).create(temporary);
+                made.map_err(refused)?;
                 let path = temporary.join(LISTING);
                 let mut options = OpenOptions::new();
                 options.read(true).write(true).create_new(true).mode(0o600);
