@@ -35,7 +35,7 @@ check() { # check NAME COMMAND..
     if "$@" >"$log" 2>&1; then ok "$name"; else bad "$name" "$log"; fi
 }
 # tests COMMAND..: builds test programs by Cargo and prints their paths.
-tests() { "$@" --locked --no-run --message-format=json | sed -nE 's/.*"kind":\["test"\].*"executable":"([^"]+)".*/\1/p'; }
+tests() { "$@" --locked --no-run --message-format=json-render-diagnostics | sed -nE 's/.*"kind":\["test"\].*"executable":"([^"]+)".*/\1/p'; }
 # A program on the C library and the rdma-core of the suite.
 there() {
     local libraries=$dev/lib/x86_64-linux-gnu:$dev/usr/lib/x86_64-linux-gnu
@@ -71,7 +71,7 @@ if ! compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null || ! command -v p
     skipped=$((skipped + 1))
 else
     for package in libibverbs librdmacm; do
-        sed "s,^includedir=.*,includedir=$headers," "$dev/usr/lib/x86_64-linux-gnu/pkgconfig/$package.pc" >"$headers/$package.pc"
+        sed "s,^includedir=.*,includedir=$headers,; s,^libdir=.*,libdir=$dev/usr/lib/x86_64-linux-gnu," "$dev/usr/lib/x86_64-linux-gnu/pkgconfig/$package.pc" >"$headers/$package.pc"
     done
     link() {
         CARGO_TARGET_DIR=$work/target CARGO_BUILD_TARGET=x86_64-unknown-linux-gnu \
