@@ -4,7 +4,7 @@
 # nobody has explained. What each prints is kept in target/ci/logs.
 #
 #   ci/matrix.sh              all rows: minutes
-#   ci/matrix.sh ROW..        the rows whose names begin so: ci/matrix.sh kernel-6.12 interop
+#   ci/matrix.sh ROW..        the row of that name, or else those whose names begin so: ci/matrix.sh kernel-6.12 copy
 #   ci/matrix.sh --quick      three rows, with fewer cases and smaller files
 #   ci/matrix.sh --list       the names of the rows, and what each runs
 #   ci/matrix.sh -j N ..      N rows at a time (default: 2)
@@ -86,7 +86,7 @@ chosen=()
 for name in "${names[@]}"; do
     ((${#wanted[@]})) || chosen+=("$name")
     for prefix in "${wanted[@]}"; do
-        [[ $name != "$prefix"* ]] || { chosen+=("$name"); break; }
+        [[ $name != "$prefix" && (-n ${commands[$prefix]:-} || $name != "$prefix"*) ]] || { chosen+=("$name"); break; }
     done
 done
 ((${#chosen[@]})) || { echo "matrix.sh: no row begins with ${wanted[*]}; see ci/matrix.sh --list" >&2; exit 2; }
