@@ -148,6 +148,12 @@ impl Engine {
         self.qps.get(&qp_num).map(|qp| (qp.query(), qp.init))
     }
 
+    /// From which address to which one the packets of a connected Queue Pair go.
+    pub fn way(&self, qp_num: u32) -> Option<(IpAddr, IpAddr)> {
+        let path = self.qps.get(&qp_num)?.path?;
+        Some((path.src, path.dst))
+    }
+
     /// What a Queue Pair went through.
     pub fn qp_stats(&self, qp_num: u32) -> Option<QpStats> {
         self.qps.get(&qp_num).map(|qp| qp.stats)

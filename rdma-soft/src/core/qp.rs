@@ -271,6 +271,7 @@ impl QpPath {
             payload_len,
             source,
             completes: None,
+            awaited: true,
         }
     }
 }

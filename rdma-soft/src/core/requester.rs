@@ -289,7 +289,9 @@ impl Qp {
         }
         let ask = !fetch
             && (ends || in_flight + span >= window || self.sq.unasked + 1 >= window.div_ceil(4));
-        let transmit = self.request_packet(shared, e, at, span, ask)?;
+        let mut transmit = self.request_packet(shared, e, at, span, ask)?;
+        transmit.awaited =
+            !ends || e.wqe.signaled || self.init.sq_sig_all || in_flight + span >= window / 2;
         self.sent(now, shared, psn, span, fetch, ask, transmit.payload_len);
         self.sq.cursor = next;
         Some(transmit)

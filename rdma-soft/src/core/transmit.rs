@@ -44,6 +44,9 @@ pub struct Transmit {
     /// A request that nobody acknowledges and that is done when this packet is out: its Queue Pair
     /// and its number there.
     pub(super) completes: Option<(u32, u64)>,
+    /// Somebody waits for the acknowledgement: an application for the completion, or packets for the window. One that is not
+    /// awaited may be looked for later.
+    pub awaited: bool,
 }
 
 impl Transmit {

@@ -114,6 +114,8 @@ pub(crate) struct Driver {
     tended: Instant,
     /// This turn looks at the sockets.
     sockets: bool,
+    /// This turn looks at all that the other ends of rings have done, awaited or not.
+    around: bool,
     /// There while the link has faults.
     faults: Option<FaultLayer>,
     fault_seed: u64,
@@ -197,6 +199,7 @@ impl Driver {
             glances: 0,
             tended: Instant::ZERO,
             sockets: true,
+            around: true,
             faults: None,
             fault_seed,
             pcap,

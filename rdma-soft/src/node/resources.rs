@@ -228,11 +228,14 @@ impl Node {
         attr: &ibv_qp_attr,
         mask: ibv_qp_attr_mask,
     ) -> Result<ibv_qp_state, CallError> {
-        self.change(|driver, _, notices| {
+        self.change(|driver, now, notices| {
             // What was posted before belongs to the state before.
             driver.take_posts_of(qp);
             let state = driver.engine.modify_qp(qp.num, attr, mask)?;
             driver.report(notices);
+            if state == ibv_qp_state::IBV_QPS_RTR {
+                driver.prepare(now, qp.num);
+            }
             if state == ibv_qp_state::IBV_QPS_RESET {
                 qp.purge();
                 driver.forget_asked(qp.num);

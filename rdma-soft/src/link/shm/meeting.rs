@@ -68,7 +68,8 @@ impl ShmLink {
                 self.hear_receiver(id, now);
             }
         }
-        self.opening = (self.outgoing.iter()).any(|o| matches!(o.state, State::Opening { .. }));
+        let opening = |o: &Outgoing| matches!(o.state, State::Opening { until, .. } if now < until);
+        self.opening = self.outgoing.iter().any(opening);
         for (sender, connection) in self.outgoing.iter_mut().filter_map(Outgoing::ring) {
             if sender.is_forgotten(now) {
                 socket::ring_the_bell(&connection.socket);

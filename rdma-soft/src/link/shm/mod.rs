@@ -12,8 +12,8 @@
 //!   has arrived. A request that came through a ring is acknowledged by a byte of its record ([`ring`]), and those that are
 //!   packets (refusals, and all of a connection with READs or atomics) go by UDP where the ring has no room, or is not
 //!   there yet. One that comes late does no harm.
-//! - *From nothing to the ring.* Packets to an address of which nothing is known wait until it has answered, for two
-//!   seconds at most. Where nobody listens, the system says so at once.
+//! - *From nothing to the ring.* A ring is offered when a Queue Pair is connected, or else with its first packet. Packets to an
+//!   address that has not answered wait for that, for two seconds at most. Where nobody listens, the system says so at once.
 //! - *From the ring to UDP*: when the receiver is gone or takes nothing for a second, or the node gets faults. What
 //!   lies in the ring stays there, and a receiver takes all of it before it looks at a datagram of the same
 //!   sender ([`ShmLink::receive_from`]).
@@ -157,7 +157,7 @@ impl ShmLink {
         let plain = self.is_live() && !self.waits && !self.opening && self.executed.is_empty();
         plain
             && !self.incoming.iter_mut().any(came)
-            && !self.outgoing.iter().any(Outgoing::has_news)
+            && !self.outgoing.iter().any(|o| o.has_news(false))
     }
 }
 

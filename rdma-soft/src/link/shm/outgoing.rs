@@ -135,10 +135,10 @@ impl Outgoing {
         false
     }
 
-    /// The receiver may have executed what was asked for.
+    /// The receiver may have executed what was asked for and is awaited, or with `all` whatever was asked for.
     #[inline]
-    pub(super) fn has_news(&self) -> bool {
-        matches!(&self.state, State::Up { sender, .. } if sender.has_news())
+    pub(super) fn has_news(&self, all: bool) -> bool {
+        matches!(&self.state, State::Up { sender, .. } if sender.has_news(all))
     }
 
     /// Looks at what the receiver has executed; one that is broken is found out when a packet wants to go.

@@ -68,6 +68,8 @@ pub(super) struct Broken;
 pub(crate) struct Asked {
     pub(crate) qp_num: u32,
     pub(crate) psn: Psn,
+    /// Somebody waits for it; else it may be looked at later.
+    pub(crate) awaited: bool,
 }
 
 /// Where a packet is to be written, by offset in the sender's memory.
@@ -102,6 +104,8 @@ pub(super) struct Sender {
     head: u64,
     /// Where records of those who ask begin, oldest first.
     asked: VecDeque<(u64, Asked)>,
+    /// Where the latest of them that is awaited ends.
+    awaited: u64,
     /// Since when the receiver has not moved, although there was something; `None` if it was told so.
     idle_since: Option<Instant>,
     /// How far it was then.
@@ -118,6 +122,7 @@ impl Sender {
             published: 0,
             head: 0,
             asked: VecDeque::new(),
+            awaited: 0,
             idle_since: None,
             idle_at: 0,
         };
@@ -157,10 +162,11 @@ impl Sender {
         forgotten
     }
 
-    /// Somebody asked for an acknowledgement that may be there.
+    /// An acknowledgement may be there that somebody waits for; with `all`, that somebody asked for.
     #[inline]
-    pub(super) fn has_news(&self) -> bool {
-        !self.asked.is_empty() && self.has_moved()
+    pub(super) fn has_news(&self, all: bool) -> bool {
+        let asked = self.awaited > self.head || (all && !self.asked.is_empty());
+        asked && self.has_moved()
     }
 
     /// What that Queue Pair asked for is not looked at.
@@ -226,11 +232,17 @@ impl Sender {
         // It lies inside: the slot was made for this ring.
         let written = self.shared.ring().write(slot.at, &about);
         debug_assert!(written.is_ok());
-        self.asked.extend(asked.map(|asked| (self.tail, asked)));
         if self.tail == self.head {
             (self.idle_since, self.idle_at) = (Some(now), self.head);
         }
+        let begin = self.tail;
         self.tail += slot.len;
+        if let Some(asked) = asked {
+            self.asked.push_back((begin, asked));
+            if asked.awaited {
+                self.awaited = self.tail;
+            }
+        }
     }
 
     /// Bytes that the receiver does not know of.

@@ -17,8 +17,8 @@ use crate::mem::Region;
 const PUBLISHED: u64 = 16 << 10;
 
 impl ShmLink {
-    /// Which way the next packet from an address of this node to another one goes.
-    pub(crate) fn route(&mut self, now: Instant, src: IpAddr, dst: IpAddr) -> Route {
+    /// The way from an address of this node to another one, if there is room for one more.
+    fn way(&mut self, now: Instant, src: IpAddr, dst: IpAddr) -> Option<usize> {
         let is = |o: &Outgoing| o.dst == dst && o.src == src;
         let at = match self.outgoing.get(self.last) {
             Some(last) if is(last) => self.last,
@@ -29,7 +29,7 @@ impl ShmLink {
                         self.outgoing.retain(|o| !o.is_forgotten(now));
                     }
                     if self.outgoing.len() >= ShmLink::MOST {
-                        return Route::Udp;
+                        return None;
                     }
                     self.outgoing.push(Outgoing::new(src, dst));
                     self.outgoing.len() - 1
@@ -37,6 +37,25 @@ impl ShmLink {
             },
         };
         self.last = at;
+        Some(at)
+    }
+
+    /// Packets are going to go that way: offers a ring to the node at `dst`, unless that was done, or there is none yet.
+    pub(crate) fn prepare(&mut self, now: Instant, src: IpAddr, dst: IpAddr) {
+        if let Some(at) = self.way(now, src, dst)
+            && matches!(self.outgoing[at].state, State::Udp(None))
+            && let Ok((connection, sender)) = self.open(src, dst)
+        {
+            self.outgoing[at].state = Outgoing::opening(connection, sender, now);
+            self.opening = true;
+        }
+    }
+
+    /// Which way the next packet from an address of this node to another one goes.
+    pub(crate) fn route(&mut self, now: Instant, src: IpAddr, dst: IpAddr) -> Route {
+        let Some(at) = self.way(now, src, dst) else {
+            return Route::Udp;
+        };
         match self.outgoing[at].next(now, &mut self.executed) {
             Next::Ring => Route::Ring(at),
             Next::Udp => Route::Udp,
@@ -172,10 +191,10 @@ impl ShmLink {
         self.executed.retain(|e| e.asked.qp_num != qp_num);
     }
 
-    /// Looks at what receivers have executed.
+    /// Looks at what receivers have executed: where somebody waits for it, or with `all` everywhere.
     #[inline]
-    pub(crate) fn look(&mut self) {
-        for outgoing in self.outgoing.iter_mut().filter(|o| o.has_news()) {
+    pub(crate) fn look(&mut self, all: bool) {
+        for outgoing in self.outgoing.iter_mut().filter(|o| o.has_news(all)) {
             outgoing.look(&mut self.executed);
         }
     }

@@ -45,6 +45,9 @@ fn pair() -> ((IpAddr, ShmLink), (IpAddr, ShmLink)) {
     (a, b)
 }
 
+/// From this number on packets ask, and nobody waits for the answer.
+const NOT_AWAITED: u32 = 1000;
+
 /// Sends a packet with this number, if there is room.
 fn send(from: &mut (IpAddr, ShmLink), to: IpAddr, now: Instant, psn: u32) -> Route {
     let route = from.1.route(now, from.0, to);
@@ -61,6 +64,7 @@ fn send(from: &mut (IpAddr, ShmLink), to: IpAddr, now: Instant, psn: u32) -> Rou
         let asked = Asked {
             qp_num: psn % 2,
             psn: Psn::new(psn),
+            awaited: psn < NOT_AWAITED,
         };
         from.1
             .push(now, ring, &slot, IpFields::default(), Some(asked));
@@ -82,7 +86,7 @@ fn received(at: &mut ShmLink) -> Vec<(IpAddr, u32)> {
 
 /// The requests that are known to be executed: Queue Pairs and numbers.
 fn executed(at: &mut ShmLink) -> Vec<(u32, u32)> {
-    at.look();
+    at.look(true);
     let next = || {
         at.next_executed()
             .map(|e| (e.asked.qp_num, e.asked.psn.value()))
@@ -142,6 +146,50 @@ fn what_was_executed() {
     assert_eq!(send(&mut a, to, START, 6), Route::Udp, "it is gone");
 }
 
+/// What nobody waits for is heard with what somebody waits for, or when everything is looked at.
+#[test]
+fn what_is_not_awaited() {
+    let (mut a, mut b) = pair();
+    for psn in [NOT_AWAITED, NOT_AWAITED + 1] {
+        send(&mut a, b.0, START, psn);
+    }
+    a.1.flush();
+    b.1.receive(2, |_, _, _, _| true);
+    b.1.release();
+    a.1.look(false);
+    assert_eq!(a.1.next_executed(), None);
+    assert_eq!(executed(&mut a.1), [(0, 1000), (1, 1001)]);
+    for psn in [NOT_AWAITED + 3, 2, NOT_AWAITED + 4] {
+        send(&mut a, b.0, START, psn);
+    }
+    a.1.flush();
+    b.1.receive(1, |_, _, _, _| true);
+    b.1.release();
+    a.1.look(false);
+    assert_eq!(executed(&mut a.1), [(1, 1003)], "2 is behind it");
+    b.1.receive(2, |_, _, _, _| true);
+    b.1.release();
+    a.1.look(false);
+    assert!(a.1.next_executed().is_some());
+}
+
+/// A ring that was offered beforehand is there for the first packet; where nobody listens, it is as if nothing had been.
+#[test]
+fn a_way_that_was_prepared() {
+    let (mut a, mut b) = (node(), node());
+    a.1.prepare(START, a.0, address());
+    assert!(!a.1.is_opening());
+    a.1.prepare(START, a.0, b.0);
+    assert!(a.1.is_opening());
+    while !b.1.tend(START) {}
+    a.1.tend(START);
+    a.1.prepare(START, a.0, b.0);
+    assert!(!a.1.is_opening());
+    assert_eq!(send(&mut a, b.0, START, 7), Route::Ring(1));
+    a.1.flush();
+    assert_eq!(received(&mut b.1), [(a.0, 7)]);
+}
+
 /// What a Queue Pair asked for in its former life says nothing of what it sends now.
 #[test]
 fn a_queue_pair_that_begins_anew() {
@@ -152,7 +200,7 @@ fn a_queue_pair_that_begins_anew() {
     a.1.flush();
     b.1.receive(2, |_, _, _, _| true);
     b.1.release();
-    a.1.look();
+    a.1.look(true);
     a.1.forget_asked(0);
     b.1.receive(2, |_, _, _, _| true);
     b.1.release();
@@ -418,7 +466,7 @@ fn bells() {
     assert!(!rings(&b.1), "nobody sleeps");
     assert_eq!(received(&mut b.1), [(a.0, 2)]);
     // A sender who has asked.
-    a.1.look();
+    a.1.look(true);
     assert!(a.1.sleep());
     send(&mut a, b.0, START, 3);
     a.1.flush();
@@ -428,7 +476,7 @@ fn bells() {
     assert!(rings(&a.1));
     a.1.awake();
     a.1.tend(START);
-    a.1.look();
+    a.1.look(true);
     // One that waits for room.
     let mut count = 0;
     while send(&mut a, b.0, START, count) != Route::Wait {

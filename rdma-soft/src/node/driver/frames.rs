@@ -40,7 +40,7 @@ impl Driver {
     /// Where packets come through shared memory, a look at the sockets, which is a system call, costs more than
     /// a packet.
     pub(super) fn look_around(&mut self, now: Instant, everywhere: bool) -> u32 {
-        self.sockets = true;
+        (self.sockets, self.around) = (true, true);
         let Some(shm) = &mut self.shm else { return 0 };
         self.glances = self.glances.wrapping_add(1);
         if everywhere {
@@ -49,6 +49,7 @@ impl Driver {
             self.sockets = !shm.is_live() || self.glances.is_multiple_of(SOCKETS);
         }
         let tend = everywhere || shm.is_opening() || now.since(self.tended) >= CONNECTIONS;
+        self.around = self.sockets || tend;
         if !tend {
             return 0;
         }
@@ -76,7 +77,9 @@ impl Driver {
         let Some(mut shm) = self.shm.take() else {
             return 0;
         };
-        shm.look();
+        // Before timers are looked at, too: what has run out may have been acknowledged.
+        let due = self.engine.next_timeout().is_some_and(|at| at <= now);
+        shm.look(self.around || due);
         let mut count = 0;
         while let Some(Executed { src, dst, asked }) = shm.next_executed() {
             (self.engine).handle_executed(now, src, dst, asked.qp_num, asked.psn);
@@ -293,6 +296,20 @@ impl Driver {
         count
     }
 
+    /// A Queue Pair is connected: offers a ring to its peer, if that is a process of this host, so that the first message need
+    /// not wait for it.
+    pub(in crate::node) fn prepare(&mut self, now: Instant, qp_num: u32) {
+        let by_bytes = self.faults.is_some() || self.pcap.is_some();
+        if let Some((src, dst)) = self.engine.way(qp_num)
+            && !by_bytes
+            && self.is_ours(src)
+            && !self.is_ours(dst)
+            && let Some(shm) = &mut self.shm
+        {
+            shm.prepare(now, src, dst);
+        }
+    }
+
     /// Puts a packet into a ring that has room.
     fn send_shared(&mut self, now: Instant, ring: usize, packet: &Transmit) {
         let Some(shm) = &mut self.shm else { return };
@@ -311,6 +328,7 @@ impl Driver {
             let asked = packet.packet.bth.ack_req.then_some(Asked {
                 qp_num: packet.qp_num,
                 psn: packet.packet.bth.psn,
+                awaited: packet.awaited,
             });
             shm.push(now, ring, &slot, ip, asked);
             self.counters.tx_shm_packets += 1;
