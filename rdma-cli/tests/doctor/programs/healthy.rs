@@ -62,8 +62,10 @@ fn supervise(meeting: impl Meeting + 'static) -> Supervised {
         .inline_data(64)
         .create()
         .unwrap();
-    let mut options = Options::default();
-    options.probe = PROBE;
+    let options = Options {
+        probe: PROBE,
+        ..Options::default()
+    };
     Supervised::new(&device, (qp, cq), meeting, options, move |qp| {
         while let Some(buffer) = pool.take() {
             qp.recv_buffer(buffer).map_err(|not| not.error)?;
