@@ -4,6 +4,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod processes;
 #[path = "../../examples/supervised.rs"]
 #[allow(dead_code)]
 mod supervised;

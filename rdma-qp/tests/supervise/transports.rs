@@ -23,7 +23,7 @@ use super::{RECEIVES, listener, quick};
 use crate::common::{LIMIT, device};
 
 /// A supervised connection of some transport, which carries numbers.
-trait Link {
+pub trait Link {
     fn next(&mut self) -> Result<Option<Happened<u64>>, SuperviseError>;
     fn is_up(&self) -> bool;
     fn proof(&self) -> Proof;
@@ -209,9 +209,9 @@ fn anonymous(device: &Device, meeting: Box<dyn Meeting>) -> Box<dyn Link> {
     Box::new(xrc(device, &domain, meeting))
 }
 
-type Make = fn(&Device, Box<dyn Meeting>) -> Box<dyn Link>;
+pub type Make = fn(&Device, Box<dyn Meeting>) -> Box<dyn Link>;
 
-const ALL: [(&str, Make); 4] = [
+pub const ALL: [(&str, Make); 4] = [
     ("RC", queue_pair!(rc)),
     ("UC", queue_pair!(uc)),
     ("UD", queue_pair!(ud)),
@@ -240,18 +240,18 @@ impl Meeting for Boxed {
 }
 
 /// An end, and what it was told.
-struct End {
-    link: Box<dyn Link>,
-    events: Vec<Event>,
-    done: Vec<u64>,
-    received: Vec<u64>,
-    reports: Vec<Report<u64>>,
+pub struct End {
+    pub link: Box<dyn Link>,
+    pub events: Vec<Event>,
+    pub done: Vec<u64>,
+    pub received: Vec<u64>,
+    pub reports: Vec<Report<u64>>,
     heartbeats: usize,
     over: Option<SuperviseError>,
 }
 
 impl End {
-    fn new(link: Box<dyn Link>) -> End {
+    pub fn new(link: Box<dyn Link>) -> End {
         End {
             link,
             events: Vec::new(),
@@ -263,7 +263,7 @@ impl End {
         }
     }
 
-    fn turn(&mut self) {
+    pub fn turn(&mut self) {
         loop {
             self.received.extend(self.link.beside());
             match self.link.next() {
@@ -296,7 +296,7 @@ impl End {
         deaths.collect()
     }
 
-    fn connections(&self) -> usize {
+    pub fn connections(&self) -> usize {
         let made = |event: &&Event| matches!(event, Event::Recovered { .. });
         self.events.iter().filter(made).count()
     }
@@ -669,6 +669,48 @@ fn over_xrc_the_node_is_proven_and_not_the_process() {
     until(&mut [&mut a], "the end", |ends| !ends[0].reports.is_empty());
     assert_eq!(a.deaths(), [&Why::Failed(IBV_WC_RETRY_EXC_ERR)]);
     drop((srq, cq));
+}
+
+#[test]
+fn an_xrc_target_that_lets_no_probe_in_is_refused() {
+    let here = device(Profile::default());
+    let domain = XrcDomain::anonymous(&here).unwrap();
+    let (pd, cq) = (here.alloc_pd().unwrap(), here.create_event_cq(64).unwrap());
+    let srq = pd.xrc_srq(&domain, &cq).depth(4).create().unwrap();
+    let qp = pd.xrc(&cq).create().unwrap();
+    let target = domain.create_target().unwrap();
+    let target = target.with_access(rdma_qp::Access::REMOTE_READ);
+    let (side, meeting) = ((target, srq.srq_num()), supervise::listen(listener()));
+    let made = Supervised::<u64, _>::over_xrc(&here, (qp, cq), side, meeting, quick());
+    assert_eq!(made.map(drop), Err(SuperviseError::NoRemoteWrite));
+}
+
+/// A peer of another transport is no peer: each end says why, and neither is ever connected.
+#[test]
+fn ends_of_two_transports_do_not_meet() {
+    for (one, other) in [(0, 2), (2, 0), (0, 3), (3, 2), (1, 3)] {
+        let (here, there) = (device(Profile::default()), device(Profile::default()));
+        let listener = listener();
+        let address = listener.local_addr().unwrap();
+        let mut a = End::new(ALL[one].1(&here, Box::new(supervise::connect(address))));
+        let mut b = End::new(ALL[other].1(&there, Box::new(supervise::listen(listener))));
+        let said = |end: &End| {
+            let because = end.events.iter().filter_map(|event| match event {
+                Event::Recovering { because, .. } => because.clone(),
+                _ => None,
+            });
+            because.collect::<Vec<String>>().join("; ")
+        };
+        until(&mut [&mut a, &mut b], "refusals", |ends| {
+            ends.iter().any(|end| {
+                let said = said(end);
+                ["record", "UD QP", "Q_Key"]
+                    .iter()
+                    .any(|word| said.contains(word))
+            })
+        });
+        assert_eq!(a.connections() + b.connections(), 0, "{one} and {other}");
+    }
 }
 
 /// A UD Queue Pair takes what has its Q_Key, from anybody. Such a message is handed out, and is no sign of the peer's life.
