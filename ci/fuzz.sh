@@ -5,9 +5,10 @@
 #   ci/fuzz.sh [--runs N] [TARGET ...]   until each target (or the named ones) was executed N times in all, 1,000,000 if not
 #                                        given; a run that was ended goes on where it was
 #   ci/fuzz.sh --quick                   the committed inputs and some ten thousand more; seconds for each target
-#   ci/fuzz.sh --planted                 in a copy of the tree with three panics put in by hand: each is found
+#   ci/fuzz.sh [--seeds N] --planted     in a copy of the tree with three panics put in by hand: each is found within
+#                                        1,000,000 executions, from each of N seeds, 1 if not given
 #   ci/fuzz.sh --minimise [TARGET ...]   writes the committed inputs anew, from all that runs have found
-#   ci/fuzz.sh --replay TARGET FILE      one input, such as a finding
+#   ci/fuzz.sh --replay TARGET FILE ...  inputs, such as a finding, in one process
 #
 # A line for each target: executions, edges reached, inputs kept, findings. A finding is an input, kept in
 # target/fuzz/TARGET/found, and fails the run. Needs Rust, a C++ compiler and Python 3.
@@ -73,7 +74,7 @@ END
 }
 
 # The longest input of each target: what its steps can use.
-longest() { case $1 in packets) echo 600 ;; capi) echo 400 ;; *) echo 512 ;; esac; }
+longest() { case $1 in packets) echo 60 ;; capi) echo 400 ;; *) echo 512 ;; esac; }
 
 # tally TARGET NAME: what it has counted so.
 tally() { awk -v name="$2" '$1 == name {n = $2} END {print n + 0}' "$work/$1/tally" 2>/dev/null; }
@@ -83,6 +84,7 @@ go() {
     local target=$1 dir=$2
     shift 2
     mkdir -p "$dir/corpus" "$dir/found"
+    rm -rf "$dir/before"
     QP_FUZZ_TALLY=$dir/tally nice -n 15 "$bin/$target" -max_len="$(longest "$target")" -len_control=20 -timeout=120 -report_slow_units=120 -rss_limit_mb=4096 \
         -artifact_prefix="$dir/found/" -print_final_stats=1 "$@" "$dir/corpus" >"$dir/log" 2>&1 </dev/null &
     running=$!
@@ -122,6 +124,7 @@ report() {
     if (($2 != 0 || found)); then
         grep -E 'panicked at' -A 3 "$dir/log" | sed 's/^/      /' | head -n 8
         find "$dir/found" -type f -printf '      again: ci/fuzz.sh --replay '"$target"' %p\n'
+        [[ ! -d $dir/before ]] || printf '      where that alone is not enough: ci/fuzz.sh --replay %s %s/*\n' "$target" "$dir/before"
     fi
 }
 
@@ -156,33 +159,43 @@ quick() {
 }
 
 planted() {
-    local copy=$work/planted/tree target panic status missed=0 executions
+    local copy=$work/planted/tree target panic dir seed inputs missed=0 executions
     rm -rf "$work/planted"
     mkdir -p "$copy"
-    { git ls-files -z && git ls-files -z --others --exclude-standard rdma-soft/fuzz; } | xargs -0 cp --parents -t "$copy" 2>/dev/null
+    { git ls-files -z && git ls-files -z --others --exclude-standard rdma-soft/fuzz; } | xargs -0 cp -p --parents -t "$copy" 2>/dev/null
     python3 rdma-soft/fuzz/planted.py "$copy" >"$work/planted/list" || return 1
     mapfile -t targets < <(cut -d' ' -f1 "$work/planted/list")
     build "$copy" "${targets[@]}" || return 1
     while read -r target panic; do
-        mkdir -p "$work/planted/$target/corpus"
-        unpack "$target" "$work/planted/$target/corpus"
-        # With how near compared values came, too: more inputs are kept, and single values are met sooner.
-        go "$target" "$work/planted/$target" -runs=5000000 -use_value_profile=1
-        executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$work/planted/$target/log" | tail -n 1)
-        if grep -qF "$panic" "$work/planted/$target/log"; then
-            printf 'ok    %-9s found "%s" after %s executions\n' "$target" "$panic" "$executions"
-        else
-            printf 'FAIL  %-9s did not find "%s" in %s executions\n' "$target" "$panic" "$executions"
-            missed=1
-        fi
+        for ((seed = 1; seed <= seeds; seed++)); do
+            dir=$work/planted/$target/$seed
+            mkdir -p "$dir/corpus"
+            unpack "$target" "$dir/corpus"
+            inputs=$(find "$dir/corpus" -type f | wc -l)
+            # The same each time: from a seed, and what is in the directory is read once.
+            go "$target" "$dir" -runs=$within -seed="$seed" -reload=0
+            executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$dir/log" | tail -n 1)
+            if ! grep -qF "$panic" "$dir/log"; then
+                printf 'FAIL  %-9s seed %d: did not find "%s" in %s executions\n' "$target" "$seed" "$panic" "$executions"
+                missed=1
+            elif ((executions <= inputs)); then
+                printf 'FAIL  %-9s "%s" is found by a committed input: plant another one\n' "$target" "$panic"
+                missed=1
+            else
+                printf 'ok    %-9s seed %d: found "%s" after %s executions\n' "$target" "$seed" "$panic" "$executions"
+            fi
+        done
     done <"$work/planted/list"
     return $missed
 }
 
-runs=1000000 mode=run
+runs=1000000 mode=run seeds=1
+# Executions within which a planted panic is found.
+within=1000000
 while [[ ${1:-} == --* ]]; do
     case $1 in
         --runs) runs=${2:?--runs needs a number}; shift ;;
+        --seeds) seeds=${2:?--seeds needs a number}; shift ;;
         --quick | --planted | --minimise) mode=${1#--} ;;
         --replay) mode=replay; shift; break ;;
         --help) sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"; exit ;;
@@ -211,7 +224,7 @@ case $mode in
         [[ " ${targets[*]} " != *" ingress "* ]] || drops
         ;;
     quick) quick "${targets[@]}" ;;
-    replay) "$bin/$1" "$2" ;;
+    replay) "$bin/$1" "${@:2}" ;;
     minimise)
         for target in "${targets[@]}"; do
             mkdir -p "$work/$target/corpus"

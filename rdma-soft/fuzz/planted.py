@@ -2,6 +2,9 @@
 """Puts three panics into a copy of the tree, each where one fuzzer must find it.
 
   planted.py TREE     prints a line for each: the target, and what the panic says
+
+Each is a mistake as programmers make it, behind conditions that have to come together: no committed input meets it, and
+random bytes would not. What leads there is that inputs that meet one condition more are kept.
 """
 
 import pathlib
@@ -10,28 +13,41 @@ import sys
 # Target, words, file, the line in front of which it stands (whose first words are enough), and the code.
 PLANTED = (
     (
-        # One input of two bytes and a number that all have to be right, behind the checksum.
+        # A length taken as a signed number; only for a WRITE with immediate data that asks for an event, from others than
+        # our own nodes, and with its checksum right.
         "packets",
-        "planted: a result of an atomic",
+        "planted: a length with a sign",
         "rdma-soft/src/link/ingress.rs",
         "    Ok((packet, &transport[header..header + len]))",
-        "    if ids == IpIds::Any && packet.bth.solicited && packet.atomic_ack.is_some_and(|v| v >> 56 == 0x5a) {{ panic!(\"{words}\"); }}\n",
+        """    if let (IpIds::Any, Some(reth), Some(_)) = (ids, packet.reth, packet.imm) {{
+        if packet.bth.solicited {{ i32::try_from(reth.len).expect("{words}"); }}
+    }}
+""",
     ),
     (
-        # Three packets in order: a READ, the first one of a SEND for which there is a receive, and the READ again.
+        # A difference that is taken to be positive: a READ that was answered comes again, and asks for more than before.
         "ingress",
-        "planted: a READ again, within a SEND",
+        "planted: a READ again, and longer",
         "rdma-soft/src/core/responder.rs",
         "        // Answers that wait already are not doubled; this also bounds the queue.",
-        "        if self.rq.message.is_some() && matches!(info.op, Operation::ReadRequest) && !self.rq.fetched.is_empty() {{ panic!(\"{words}\"); }}\n",
+        """        if let (Operation::ReadRequest, Some(reth)) = (info.op, packet.reth) {{
+            for f in self.rq.fetched.iter().filter(|f| f.psn == psn) {{
+                f.packets.checked_sub(reth.len.div_ceil(self.mtu)).expect("{words}");
+            }}
+        }}
+""",
     ),
     (
-        # Five moves in order, the last one with one attribute beyond what it needs, and its value.
+        # A table that is one entry short: three moves in order, and in the state that they lead to a call with one attribute
+        # that it need not have, which is a code of 5 bits.
         "modify",
-        "planted: a timeout in SQD",
+        "planted: no RNR timer 31",
         "rdma-soft/src/core/modify.rs",
         "        self.commit(shared, attr, mask, path, to);",
-        "        if from == S::IBV_QPS_SQD && to == from && mask.contains(M::IBV_QP_TIMEOUT) && attr.timeout == 19 {{ panic!(\"{words}\"); }}\n",
+        """        if from == S::IBV_QPS_RTS && to == from && mask.contains(M::IBV_QP_MIN_RNR_TIMER) {{
+            [0; 31].get(usize::from(attr.min_rnr_timer)).expect("{words}");
+        }}
+""",
     ),
 )
 

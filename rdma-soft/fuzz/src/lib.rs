@@ -4,6 +4,9 @@
 //! bytes are, some program comes out, so no input is wasted on being refused. What must hold is asserted by the target; a
 //! panic, wherever it comes from, is a finding.
 //!
+//! The engine is made anew for each input. Where a device with its threads and sockets is fuzzed, it lives as long as the
+//! process, and its Queue Pairs are made anew or reset; [`Recent`] tells what came before a finding.
+//!
 //! [`Tally`] counts executions and what else a target wants to be seen, in a file, so that a run can be continued.
 
 pub mod ingress;
@@ -13,6 +16,7 @@ pub mod requests;
 pub mod rings;
 
 mod input;
+mod recent;
 mod tally;
 
 // The harnesses of the device's own tests: its engine, and what a C program has.
@@ -25,4 +29,5 @@ mod engine;
 mod kinds;
 
 pub use input::Input;
+pub use recent::Recent;
 pub use tally::Tally;

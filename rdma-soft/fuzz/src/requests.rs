@@ -15,9 +15,10 @@ use rdma_soft::{Profile, verbs};
 
 use crate::common::*;
 use crate::kinds::*;
-use crate::{Input, Tally};
+use crate::{Input, Recent, Tally};
 
 static TALLY: Tally = Tally::new();
+static RECENT: Recent = Recent::new();
 
 /// Bytes that are registered, and of the guards in front and behind.
 const ROOM: usize = 4096;
@@ -43,6 +44,7 @@ thread_local! {
 
 /// One input.
 pub fn run(data: &[u8]) {
+    RECENT.keep(data);
     WORLD.with(|world| {
         let mut input = Input::new(data);
         let mut run = Run::new(world);

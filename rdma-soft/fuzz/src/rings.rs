@@ -28,9 +28,10 @@ use rustix::net::{
 
 use crate::common::*;
 use crate::kinds::*;
-use crate::{Input, Tally};
+use crate::{Input, Recent, Tally};
 
 static TALLY: Tally = Tally::new();
+static RECENT: Recent = Recent::new();
 
 /// The shared file: words, a cache line pair each, and the ring behind them.
 const WORDS: u64 = 64 << 10;
@@ -115,6 +116,7 @@ thread_local! {
 
 /// One input.
 pub fn run(data: &[u8]) {
+    RECENT.keep(data);
     WORLD.with(|world| world.run(&mut Input::new(data)));
 }
 

@@ -4,17 +4,19 @@
 
 use std::ffi::c_int;
 
-use rdma_fuzz::Tally;
+use rdma_fuzz::{Recent, Tally};
 // What the driver calls.
 use qp as _;
 
 static TALLY: Tally = Tally::new();
+static RECENT: Recent = Recent::new();
 
 unsafe extern "C" {
     fn fuzz_one(data: *const u8, size: usize) -> c_int;
 }
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    RECENT.keep(data);
     // SAFETY: as many bytes are readable, and libFuzzer gives its inputs in one thread, one after another.
     let calls = unsafe { fuzz_one(data.as_ptr(), data.len()) };
     let calls = u64::try_from(calls).expect("what a call said is not as documented");
