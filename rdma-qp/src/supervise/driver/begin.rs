@@ -59,7 +59,7 @@ impl<C> Supervised<C, XrcSend> {
     /// while lives come and go. Let that CQ know the target by [`XrcTarget::report_on`]. Messages that have arrived are told
     /// there, and not here.
     ///
-    /// Over XRC it is the peer's node that a probe proves, see [`Proof::Node`].
+    /// Over XRC it is the peer's node that a probe proves, see [`Proof::Node`](crate::supervise::Proof::Node).
     ///
     /// # Errors
     /// As [`Supervised::new`].
