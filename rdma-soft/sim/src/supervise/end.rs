@@ -48,6 +48,8 @@ pub struct Process {
     posted: [u64; 2],
     probes: u64,
     why: Option<Why>,
+    /// Its device is gone.
+    pub removed: bool,
     /// The status of the first send that failed in this life.
     first: Option<ibv_wc_status>,
 }
@@ -109,6 +111,7 @@ impl World {
             posted: [0; 2],
             probes: 0,
             why: None,
+            removed: false,
             first: None,
         });
         if shared {
@@ -229,8 +232,12 @@ impl World {
 
     /// Ends the life of the Queue Pair.
     fn end(&mut self, host: usize) -> Verdict {
-        self.to(host, ibv_qp_state::IBV_QPS_ERR)?;
-        self.events(host)?;
+        // A device that is gone flushes nothing, and tells nothing.
+        let complete = !self.process(host)?.removed;
+        if complete {
+            self.to(host, ibv_qp_state::IBV_QPS_ERR)?;
+            self.events(host)?;
+        }
         let at = self.at();
         let silent = Fate::of_success(self.transport, Operation::Send);
         let process = self.process(host)?;
@@ -238,7 +245,7 @@ impl World {
             let mut done = Vec::new();
             let report = process
                 .ledger
-                .end(why, true, silent, |message| done.push(message.context));
+                .end(why, complete, silent, |message| done.push(message.context));
             let life = self.hosts[host]
                 .lives
                 .last_mut()
@@ -358,6 +365,10 @@ impl World {
         }
         self.tell(|| format!("host {host}: message {number} arrives in life {key:#x}"));
         self.hosts[host].log.push(Arrived { number, key });
+        if let Some((_, until)) = self.cut_behind.take_if(|(at, _)| *at == host) {
+            self.tally.troubles += 1;
+            self.cut = self.cut.max(until);
+        }
         self.tally.received += 1;
         self.receive(host, slot)
     }

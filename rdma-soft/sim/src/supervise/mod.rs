@@ -1,6 +1,6 @@
 //! Supervised connections on the virtual clock: two hosts, each with a process that sends and receives, a channel between
 //! them, and troubles out of the seed: processes are killed or stand still, hosts are gone without a word, links are cut, ports
-//! go down, addresses change. The transport is out of the seed as well: RC, UC, UD or XRC.
+//! go down, addresses change, devices are removed. The transport is out of the seed as well: RC, UC, UD or XRC.
 //!
 //! What runs is [`rdma_qp::supervise::Supervisor`] and [`rdma_qp::supervise::Ledger`], as in production, over the engine of the
 //! software device. The model asks:

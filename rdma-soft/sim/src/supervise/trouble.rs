@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rdma_soft::core::time::Instant;
 
+use super::end::Process;
 use super::world::{Happening, Verdict, World, address};
 
 /// Something that goes wrong, or is right again.
@@ -21,10 +22,14 @@ pub enum Trouble {
     Thaw(usize),
     /// The links are cut until that time.
     Cut(Instant),
+    /// The same, as soon as a host has received a message: its acknowledgement is lost.
+    CutBehindMessage(usize, Instant),
     /// A port goes down or up.
     Port(usize, bool),
     /// The address of a host changes.
     Address(usize),
+    /// The device of a host is gone, and its process ends because of it.
+    Remove(usize),
 }
 
 impl World {
@@ -41,7 +46,7 @@ impl World {
                 false => Duration::from_millis(self.rng.below(5000)),
             };
             let end = at + lasts;
-            let (begin, end_) = match self.rng.below(10) {
+            let (begin, end_) = match self.rng.below(11) {
                 0..4 => (Trouble::Kill(host), Trouble::Start(host)),
                 4 => (Trouble::Crash(host), Trouble::Start(host)),
                 5 => (Trouble::Freeze(host), Trouble::Thaw(host)),
@@ -51,9 +56,14 @@ impl World {
                         .add(end, Happening::Trouble(Trouble::Kill(host)));
                     (Trouble::Freeze(host), Trouble::Start(host))
                 }
-                7 => (Trouble::Cut(end), Trouble::Cut(end)),
+                7 if self.rng.chance(0.5) => (Trouble::Cut(end), Trouble::Cut(end)),
+                7 => {
+                    let cut = Trouble::CutBehindMessage(host, end);
+                    (cut, cut)
+                }
                 8 => (Trouble::Port(host, false), Trouble::Port(host, true)),
-                _ => (Trouble::Address(host), Trouble::Address(host)),
+                9 => (Trouble::Address(host), Trouble::Address(host)),
+                _ => (Trouble::Remove(host), Trouble::Start(host)),
             };
             self.agenda.add(at, Happening::Trouble(begin));
             let end = end + Duration::from_millis(1);
@@ -84,6 +94,19 @@ impl World {
         self.tell(|| format!("{trouble:?}"));
         let at = self.at();
         match trouble {
+            Trouble::Remove(host) => {
+                let frozen = self.hosts[host].frozen;
+                if let Some(process) = self.hosts[host].process.as_mut().filter(|_| !frozen) {
+                    process.removed = true;
+                    process.machine.device_removed(at);
+                    self.act(host)?;
+                    let over = |process: &Process| process.machine.is_over();
+                    if !self.hosts[host].process.as_ref().is_some_and(over) {
+                        return Err(format!("host {host} goes on without its device"));
+                    }
+                }
+                return self.trouble(Trouble::Kill(host));
+            }
             Trouble::Kill(host) | Trouble::Crash(host) => {
                 if self.hosts[host].process.is_none() {
                     return Ok(());
@@ -135,6 +158,9 @@ impl World {
                     self.tally.troubles += 1;
                     self.cut = self.cut.max(until);
                 }
+            }
+            Trouble::CutBehindMessage(host, until) => {
+                self.cut_behind = (self.now < until).then_some((host, until));
             }
             Trouble::Port(host, up) => {
                 if self.hosts[host].port_up == up {

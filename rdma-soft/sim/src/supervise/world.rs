@@ -94,6 +94,8 @@ pub struct World {
     pub arrivals: [Option<Instant>; 2],
     /// The links are cut until then.
     pub cut: Instant,
+    /// They will be, until then, as soon as that host has received a message.
+    pub cut_behind: Option<(usize, Instant)>,
     pub channels: BTreeMap<u64, Channel>,
     pub next_channel: u64,
     pub trace: u64,
@@ -173,6 +175,7 @@ impl World {
             links,
             arrivals: [None; 2],
             cut: Instant::ZERO,
+            cut_behind: None,
             channels: BTreeMap::new(),
             next_channel: 0,
             trace: 0xcbf2_9ce4_8422_2325,
