@@ -151,6 +151,12 @@ fn look(args: Args) -> Result<(), Failure> {
     evidence.machine = Some(machine::look(None));
     let found = diagnose_all(evidence, logs);
     let answer = print::findings(&found, Some(&ended.status), args.json);
+    if ended.left_out > 0 && !args.json {
+        print::hint(&format!(
+            "Records of former runs were left out: {}. `qp doctor DIR` looks at all that are there.",
+            ended.left_out
+        ))?;
+    }
     if found.is_empty() && !ended.well && !args.json {
         print::hint(
             "The device refused no call, and no request of its Queue Pairs failed. If the program waits for something, end it with \

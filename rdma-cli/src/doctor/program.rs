@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rdma_qp::doctor::Record;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -23,6 +23,8 @@ pub struct Ended {
     pub records: Vec<Record>,
     /// Processes that are no more and did not end by themselves, nor because this command ended them.
     pub killed: Vec<u32>,
+    /// Records of former runs in the directory, which were not looked at.
+    pub left_out: usize,
 }
 
 /// A directory that is removed in the end.
@@ -71,12 +73,17 @@ pub fn run(
             other => other,
         })?;
     let name = command[0].to_string_lossy().into_owned();
+    let begin = SystemTime::now();
     let mut child = prepared
         .spawn()
         .map_err(|error| cannot("run", Path::new(&command[0]), error))?;
     let (status, by_us) = wait(&mut child, limit, &interrupted)
         .map_err(|error| Failure::CouldNotLook(format!("cannot wait for {name}: {error}")))?;
-    let records = records(&dir)?;
+    // What the other of two programs that talk has met by now stands in its record soon.
+    if kept.is_some() && records(&dir)?.iter().any(|record| !is_gone(record)) {
+        std::thread::sleep(EVERY / 2);
+    }
+    let (records, left_out) = records_of_this_run(&dir, begin)?;
     if records.is_empty() {
         return Err(Failure::CouldNotLook(format!(
             "{name} {}, and never asked for RDMA devices (ibv_get_device_list): there is nothing to look at",
@@ -86,6 +93,7 @@ pub fn run(
     let killed = if by_us { Vec::new() } else { killed(&records) };
     Ok(Ended {
         killed,
+        left_out,
         status: format!("{name} {}", told(status, by_us, limit)),
         well: status.success() && !by_us,
         records,
@@ -138,35 +146,58 @@ fn told(status: ExitStatus, by_us: bool, limit: Option<Duration>) -> String {
 /// # Errors
 /// It cannot be read, or one of them cannot.
 pub fn records(dir: &Path) -> Result<Vec<Record>, Failure> {
-    let cannot = |path: &Path, error: &dyn std::fmt::Display| {
-        Failure::CouldNotLook(format!("cannot read {}: {error}", path.display()))
-    };
+    files(dir)?.iter().map(|file| read(file)).collect()
+}
+
+/// The records of a directory without those of former runs, and how many these are: of processes that were gone when this one
+/// began.
+fn records_of_this_run(dir: &Path, begin: SystemTime) -> Result<(Vec<Record>, usize), Failure> {
+    let (mut records, mut left_out) = (Vec::new(), 0);
+    for file in files(dir)? {
+        let record = read(&file)?;
+        let written = std::fs::metadata(&file).and_then(|about| about.modified());
+        if is_gone(&record) && written.is_ok_and(|written| written + EVERY < begin) {
+            left_out += 1;
+        } else {
+            records.push(record);
+        }
+    }
+    Ok((records, left_out))
+}
+
+/// Longer than a record goes without being written while its process lives.
+const EVERY: Duration = Duration::from_secs(1);
+
+fn cannot_read(path: &Path, error: &dyn std::fmt::Display) -> Failure {
+    Failure::CouldNotLook(format!("cannot read {}: {error}", path.display()))
+}
+
+/// The files of a directory that are records, in order.
+fn files(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let is_record = |path: &PathBuf| path.extension().is_some_and(|end| end == "json");
     let mut files: Vec<PathBuf> = std::fs::read_dir(dir)
-        .map_err(|error| cannot(dir, &error))?
+        .map_err(|error| cannot_read(dir, &error))?
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| {
-            path.extension()
-                .is_some_and(|extension| extension == "json")
-        })
+        .filter(is_record)
         .collect();
     files.sort();
-    let read = |file: &PathBuf| {
-        let text = std::fs::read_to_string(file).map_err(|error| cannot(file, &error))?;
-        Record::from_json(&text).map_err(|error| cannot(file, &error))
-    };
-    files.iter().map(read).collect()
+    Ok(files)
+}
+
+fn read(file: &Path) -> Result<Record, Failure> {
+    let text = std::fs::read_to_string(file).map_err(|error| cannot_read(file, &error))?;
+    Record::from_json(&text).map_err(|error| cannot_read(file, &error))
+}
+
+/// Whether the process of a record is no more; a dump is of none that is known.
+fn is_gone(record: &Record) -> bool {
+    record.pid != 0 && !Path::new("/proc").join(record.pid.to_string()).exists()
 }
 
 /// Processes that are no more, and whose records do not say that they ended by themselves.
 pub fn killed(records: &[Record]) -> Vec<u32> {
-    let gone = |record: &&Record| {
-        record.pid != 0
-            && !record.ended
-            && !Path::new("/proc").join(record.pid.to_string()).exists()
-    };
-    records
+    let killed = records
         .iter()
-        .filter(gone)
-        .map(|record| record.pid)
-        .collect()
+        .filter(|record| is_gone(record) && !record.ended);
+    killed.map(|record| record.pid).collect()
 }

@@ -333,3 +333,18 @@ fn the_library() {
         ),
     }
 }
+
+/// A directory of records that is used again: what a former run left is not taken for this one.
+#[test]
+fn records_of_former_runs() {
+    let (dir, left) = (crate::place("former-runs"), crate::place("former-left"));
+    let options = ["--records", dir.to_str().unwrap()];
+    let spoiled = crate::observed("connection::psns_that_do_not_match", &options, &[], &left);
+    assert_eq!(spoiled.status.code(), Some(1), "{spoiled:?}");
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    let well = crate::observed("healthy::rc_after_messages", &options, &[], &left);
+    assert_eq!(well.status.code(), Some(0), "{well:?}");
+    // Asked for by name, all are looked at.
+    let all = doctor(&[dir.to_str().unwrap()], &[]);
+    assert!(text(&all).contains("psn-differs"), "{all:?}");
+}
