@@ -10,8 +10,8 @@
 #   ci/fuzz.sh --minimise [TARGET ...]   writes the committed inputs anew, from all that runs have found
 #   ci/fuzz.sh --replay TARGET FILE ...  inputs, such as a finding, in one process
 #
-# A line for each target: executions, edges reached, inputs kept, findings. A finding is an input, kept in
-# target/fuzz/TARGET/found, and fails the run. Needs Rust, a C++ compiler and Python 3.
+# A line for each target: executions, edges reached, inputs kept, findings, executions in a second of processor time. A finding
+# is an input, kept in target/fuzz/TARGET/found, and fails the run. Needs Rust, a C++ compiler and Python 3.
 set -uo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -79,18 +79,29 @@ longest() { case $1 in packets) echo 60 ;; capi) echo 400 ;; *) echo 512 ;; esac
 # tally TARGET NAME: what it has counted so.
 tally() { awk -v name="$2" '$1 == name {n = $2} END {print n + 0}' "$work/$1/tally" 2>/dev/null; }
 
-# go TARGET DIR OPTION...: libFuzzer in a directory with inputs and findings; its log is DIR/log.
+# spend FILE: sets `spent` to the seconds of processor time of all that has ended so far. Through a file: a subshell has its own.
+spend() {
+    times >"$1"
+    spent=$(tail -n 1 "$1" | tr ms '  ' | awk '{print $1 * 60 + $2 + $3 * 60 + $4}')
+}
+
+# go TARGET DIR OPTION...: libFuzzer in a directory with inputs and findings; its log is DIR/log, and how much processor time
+# it took is in DIR/seconds.
 go() {
-    local target=$1 dir=$2
+    local target=$1 dir=$2 before
     shift 2
     mkdir -p "$dir/corpus" "$dir/found"
     rm -rf "$dir/before"
+    spend "$dir/seconds"
+    before=$spent
     QP_FUZZ_TALLY=$dir/tally nice -n 15 "$bin/$target" -max_len="$(longest "$target")" -len_control=20 -timeout=120 -report_slow_units=120 -rss_limit_mb=4096 \
         -artifact_prefix="$dir/found/" -print_final_stats=1 "$@" "$dir/corpus" >"$dir/log" 2>&1 </dev/null &
     running=$!
     wait "$running"
     local status=$?
     running=
+    spend "$dir/seconds"
+    awk -v before="$before" -v after="$spent" 'BEGIN {print after - before}' >"$dir/seconds"
     return $status
 }
 
@@ -114,7 +125,9 @@ report() {
     found=$(find "$dir/found" -type f | wc -l)
     inputs=$(find "$dir/corpus" -type f | wc -l)
     edges=$(grep -oE ' cov: [0-9]+' "$dir/log" | tail -n 1 | grep -oE '[0-9]+')
-    speed=$(sed -n 's/^stat::average_exec_per_sec: *//p' "$dir/log" | tail -n 1)
+    # Of a processor's second: what else the machine does matters little.
+    speed=$(sed -n 's/^stat::number_of_executed_units: *//p' "$dir/log" | tail -n 1 |
+        awk -v seconds="$(cat "$dir/seconds" 2>/dev/null)" '{printf "%d", $1 / (seconds > 0 ? seconds : 1)}')
     while read -r name; do
         (($(tally "$target" "$name") > 0)) || missing+=("$name")
     done < <(musts "$target")
