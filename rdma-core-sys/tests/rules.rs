@@ -231,6 +231,44 @@ fn transports_and_qp_types_agree() {
     }
 }
 
+/// Operations per transport: the table of man ibv_post_send(3), but for SEND_WITH_INV, which UC has no packet for, and TSO,
+/// which is an offload that a device must announce.
+#[test]
+fn operations_per_transport() {
+    use Transport::{Gsi, RawPacket, Rc, Smi, Uc, Ud, XrcIni, XrcTgt};
+    let connected: &[Transport] = &[Rc, Uc, XrcIni];
+    let reliable: &[Transport] = &[Rc, XrcIni];
+    let table: [(ibv_wr_opcode, &[Transport]); 14] = [
+        (IBV_WR_SEND, &[Rc, Uc, Ud, XrcIni, RawPacket, Smi, Gsi]),
+        (IBV_WR_SEND_WITH_IMM, &[Rc, Uc, Ud, XrcIni, Smi, Gsi]),
+        (IBV_WR_RDMA_WRITE, connected),
+        (IBV_WR_RDMA_WRITE_WITH_IMM, connected),
+        (IBV_WR_LOCAL_INV, connected),
+        (IBV_WR_BIND_MW, connected),
+        (IBV_WR_RDMA_READ, reliable),
+        (IBV_WR_ATOMIC_CMP_AND_SWP, reliable),
+        (IBV_WR_ATOMIC_FETCH_AND_ADD, reliable),
+        (IBV_WR_SEND_WITH_INV, reliable),
+        (IBV_WR_TSO, &[]),
+        (IBV_WR_FLUSH, &[]),
+        (IBV_WR_ATOMIC_WRITE, &[]),
+        (ibv_wr_opcode(0x63), &[]),
+    ];
+    for (opcode, who) in table {
+        for transport in Transport::ALL {
+            assert_eq!(
+                transport.supports(opcode),
+                who.contains(&transport),
+                "{opcode:?} on {transport}"
+            );
+        }
+        assert!(
+            !XrcTgt.supports(opcode),
+            "a target sends nothing of its own"
+        );
+    }
+}
+
 /// Posting per state: man ibv_post_send(3) and ibv_post_recv(3), and the article's table of states.
 #[test]
 fn posts_per_state() {

@@ -1,11 +1,12 @@
 //! UC: messages arrive whole, in order and at most once, or not at all, and nobody is told.
 
 use rdma_core_sys::rules::Transport;
-use rdma_core_sys::{ibv_qp_attr, ibv_qp_attr_mask, ibv_wc_opcode, ibv_wc_status};
-use rdma_soft::core::{Queue, Refused, Remote, SendOp};
+use rdma_core_sys::{ibv_event_type, ibv_qp_attr, ibv_qp_attr_mask, ibv_wc_opcode, ibv_wc_status};
+use rdma_soft::core::{Queue, Refused, Remote, SendOp, Sge};
 use rdma_soft::link::Frame;
 use rdma_soft::wire::{Bth, Opcode, Packet, Psn};
 
+use super::datagram::datagram;
 use super::net::*;
 use super::pair::*;
 
@@ -440,4 +441,37 @@ fn err_flushes_and_reset_forgets() {
     let w = p.message(2, 0, 10);
     p.deliver(&w);
     assert_eq!(p.net.ends(1)[2..], [(3, OK)]);
+}
+
+/// What rxe does with a receive of UC and UD whose memory is not there, and what a program needs: the receive and those
+/// behind it end, and an event says that the Queue Pair is of no use any more.
+#[test]
+fn a_receive_whose_memory_is_not_there_breaks_the_queue_pair() {
+    for transport in [Transport::Uc, Transport::Ud] {
+        let mut p = pair(&Conn::of(transport));
+        let nowhere = Sge {
+            lkey: 1,
+            ..p.b.sge(0, 100)
+        };
+        p.net.recv(1, p.qb, 1, &[nowhere]);
+        p.net.recv(1, p.qb, 2, &[p.b.sge(0, 100)]);
+        let op = match transport {
+            Transport::Ud => datagram(p.net.ah(0, addr(1)), p.qb),
+            _ => SEND,
+        };
+        p.net.send(0, p.qa, wqe(1, op, &[p.a.sge(0, 8)]));
+        p.net.settle();
+        let prot = ibv_wc_status::IBV_WC_LOC_PROT_ERR;
+        assert_eq!(
+            p.net.receives(1, p.qb),
+            [(1, prot), (2, FLUSHED)],
+            "{transport}"
+        );
+        assert_eq!(p.states(), [RTS, ERR], "{transport}");
+        let fatal = ibv_event_type::IBV_EVENT_QP_FATAL;
+        assert_eq!(p.net.nodes[1].events, [fatal], "{transport}");
+        assert_eq!(p.net.refused(1, Refused::LocalError), 1, "{transport}");
+        // Nobody tells the sender.
+        assert_eq!(p.net.sends(0, p.qa), [(1, OK)], "{transport}");
+    }
 }
