@@ -243,22 +243,25 @@ impl World {
         Ok(())
     }
 
-    /// Whether everybody's messages of after that time have reached everybody, and nothing is without a fate.
-    pub fn is_well(&self, since: Duration) -> bool {
+    /// Whether everybody's messages of after that time have reached everybody.
+    pub fn all_reached(&self, since: Duration) -> bool {
         let hosts = self.hosts.len();
-        self.open == 0
-            && (0..hosts * hosts).all(|pair| {
-                let (from, to) = (pair / hosts, pair % hosts);
-                from == to || self.hosts[from].reached[to] > since
-            })
+        (0..hosts * hosts).all(|pair| {
+            let (from, to) = (pair / hosts, pair % hosts);
+            from == to || self.hosts[from].reached[to] > since
+        })
     }
 
     /// What to say of a world that does not come to an end.
     pub fn hung(&self) -> String {
         let waits = |sent: &&Sent| sent.told == Told::Nothing;
         let first = self.sent.iter().find(waits);
+        let closing = match self.closing {
+            true => "though nobody sends any more",
+            false => "and not everybody has reached everybody",
+        };
         format!(
-            "not well in time: {} messages without a fate, the first of them {first:?}",
+            "not well in time: {} messages without a fate, the first of them {first:?}, {closing}",
             self.open
         )
     }

@@ -338,6 +338,10 @@ impl World {
             return Ok(());
         }
         self.events(host, usize::MAX)?;
+        self.wake_at(host, self.now);
+        if self.closing {
+            return Ok(());
+        }
         let to = self.rng.below(hosts) as usize;
         for _ in 0..burst {
             let to = match self.rng.chance(0.5) {

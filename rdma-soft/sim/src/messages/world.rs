@@ -97,8 +97,8 @@ pub struct World {
     pub sent: Vec<Sent>,
     /// Those without a fate.
     pub open: usize,
-    /// No more troubles come.
-    pub over: Instant,
+    /// Nobody sends any more.
+    pub closing: bool,
     pub trace: u64,
     pub tally: Tally,
     buf: Vec<u8>,
@@ -183,7 +183,7 @@ impl World {
             cut: (Instant::ZERO, 0),
             sent: Vec::new(),
             open: 0,
-            over: Instant::ZERO,
+            closing: false,
             trace: 0xcbf2_9ce4_8422_2325,
             tally: Tally {
                 hosts: count as u64,
@@ -201,9 +201,9 @@ impl World {
         for host in 0..self.hosts.len() {
             self.introduce(host)?;
         }
-        self.over = self.plan_troubles();
-        let until = self.over + self.patience();
-        let over = Duration::from_nanos(self.over.as_nanos());
+        let end = self.plan_troubles();
+        let mut until = end + self.patience();
+        let over = Duration::from_nanos(end.as_nanos());
         while let Some((at, what)) = self.agenda.next() {
             self.now = at.max(self.now);
             if self.now > until {
@@ -223,7 +223,10 @@ impl World {
                 Happening::Trouble(trouble) => self.trouble(trouble)?,
                 Happening::Watch(watch) => self.watch(&watch)?,
             }
-            if self.now > self.over && self.is_well(over) {
+            if self.now > end && !self.closing && self.all_reached(over) {
+                (self.closing, until) = (true, self.now + self.patience());
+            }
+            if self.closing && self.open == 0 {
                 for host in 0..self.hosts.len() {
                     self.end(host)?;
                 }
