@@ -51,6 +51,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::dump::{Dump, Failed, Mishap};
+use crate::errno::Errno;
 use crate::gid::Gid;
 use crate::rtt::Rtt;
 
@@ -405,6 +406,15 @@ impl Finding {
     fn cured_by(mut self, cure: impl Into<String>) -> Finding {
         self.cure = cure.into();
         self
+    }
+}
+
+/// An errno as evidence; one that has no name says by itself what it is.
+fn told_errno(number: i32) -> String {
+    let errno = Errno::from_raw(number);
+    match errno.name() {
+        Some(_) => format!("errno {errno}"),
+        None => errno.to_string(),
     }
 }
 

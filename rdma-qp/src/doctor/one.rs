@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{End, Finding, Weight, told_counter, way};
+use super::{End, Finding, Weight, told_counter, told_errno, way};
 use crate::dump::{DeviceDump, Failed, LastError};
 use crate::lint;
 use crate::rtt::Rtt;
@@ -65,7 +65,7 @@ fn modify(end: &End<'_>, found: &mut Vec<Finding>) {
         "before the call the QP was in {}",
         from.as_deref().unwrap_or("a state that it did not tell")
     );
-    let errno = format!("errno {}", crate::errno::Errno::from_raw(number));
+    let errno = told_errno(number);
     if problems.is_empty() && crate::errno::Errno::from_raw(number).is_no_route() {
         found.push(
             end.finds("no-route", Weight::Certain, format!("{step} was refused: there is no route to the peer's GID, or no neighbour answers there"))

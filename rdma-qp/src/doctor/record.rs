@@ -2,9 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Finding, Weight};
+use super::{Finding, Weight, told_errno};
 use crate::dump::{Dump, ReadDumpError};
-use crate::errno::Errno;
 
 /// What `format` says.
 pub(crate) const FORMAT: &str = "rdma-qp-record";
@@ -140,11 +139,10 @@ pub(super) fn explain(refusals: &[Refusal], nothing_else: bool) -> impl Iterator
                 _ => Weight::Possible,
             };
             let call = refusal.call.as_deref().unwrap_or("a call");
-            let errno = Errno::from_raw(refusal.errno);
-            let (cause, cure) = match &refusal.why {
+                let (cause, cure) = match &refusal.why {
                 Some(why) => (
                     format!("{call} was refused: {why}"),
-                    "change what the sentence names, if the program did not mean to try",
+                    "do what the sentence asks for; where the program only tries what the device can do, and goes on, it is not the cause",
                 ),
                 None => (
                     format!("{call} was refused"),
@@ -156,7 +154,7 @@ pub(super) fn explain(refusals: &[Refusal], nothing_else: bool) -> impl Iterator
                 weight,
                 end: None,
                 cause,
-                evidence: vec![format!("errno {errno}")],
+                evidence: vec![told_errno(refusal.errno)],
                 cure: cure.to_owned(),
             }
         })

@@ -6,7 +6,7 @@ use rdma_core_sys::{
 };
 
 use super::one::{self, PROVIDER_REFUSED};
-use super::{End, Finding, Weight, status};
+use super::{End, Finding, Weight, status, told_errno};
 use crate::errno::Errno;
 
 /// What a line of a log tells: the status of a completion, an errno, a step of a Queue Pair. Made by [`Told::parse`].
@@ -288,7 +288,7 @@ pub(super) fn explain(told: &Told, ends: &[End<'_>], found: &mut Vec<Finding>) {
     else {
         return;
     };
-    let shown = format!("errno {}", Errno::from_raw(errno));
+    let shown = told_errno(errno);
     let mut tell = |code: &str, cause: String, cure: String| {
         found.push(Finding {
             code: code.to_owned(),

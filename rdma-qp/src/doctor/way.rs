@@ -28,6 +28,11 @@ pub(super) fn has_no_gid(end: &End<'_>) -> bool {
     end.gids.is_empty() && end.port.as_ref().is_some_and(ethernet)
 }
 
+/// An entry by its place in the table: `1 (::ffff:10.0.0.5, RoCE v2)`.
+fn place(entry: &GidEntry) -> String {
+    entry.to_string().trim_start_matches("index ").to_owned()
+}
+
 /// A port without any GID. If another one has some, this one was assumed.
 pub(super) fn port(end: &End<'_>, found: &mut Vec<Finding>) {
     let Some(port) = end.port.as_ref().filter(|_| has_no_gid(end)) else {
@@ -136,10 +141,7 @@ pub(super) fn path(end: &End<'_>, found: &mut Vec<Finding>) {
                 better: Some(better),
                 ..
             } => {
-                format!(
-                    "set ah_attr.grh.sgid_index to {}, which is {better}",
-                    better.index
-                )
+                format!("set ah_attr.grh.sgid_index to {}", place(better))
             }
             _ => cure_of(code, "INIT -> RTR"),
         };
@@ -149,7 +151,7 @@ pub(super) fn path(end: &End<'_>, found: &mut Vec<Finding>) {
         };
         let evidence = source.map_or_else(
             || format!("sgid_index is {}", global.sgid_index),
-            |entry| format!("sgid_index is {entry}"),
+            |entry| format!("sgid_index is {}", place(&entry)),
         );
         found.push(
             end.finds(code, weight, cause)
@@ -212,9 +214,9 @@ fn link_local(
         .map(|choice| choice.entry());
     found.push(
         end.finds("gid-link-local", Weight::Likely, "it sends from a link-local GID, which no router forwards, and which may be nobody's any more")
-            .shown_by(format!("sgid_index is {entry}; dgid is {dgid}"))
+            .shown_by(format!("sgid_index is {}; dgid is {dgid}", place(&entry)))
             .cured_by(match better {
-                Some(better) => format!("let both ends take a routed address: here sgid_index {}, which is {better}", better.index),
+                Some(better) => format!("let both ends take a routed address: here sgid_index {}", place(&better)),
                 None => "give the interfaces of both ends an IPv4 address, and use its GID".to_owned(),
             }),
     );

@@ -137,10 +137,7 @@ fn link_local_gids() {
         &seen,
         "gid-link-local",
         Weight::Likely,
-        &[
-            "fe80::1",
-            "sgid_index 1, which is index 1 (::ffff:10.1.0.5, RoCE v2)",
-        ],
+        &["fe80::1", "here sgid_index 1 (::ffff:10.1.0.5, RoCE v2)"],
     );
 }
 
