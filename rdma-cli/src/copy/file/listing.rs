@@ -6,9 +6,10 @@
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
-/// Largest listing, in bytes: some millions of entries.
-pub const LARGEST: u64 = 256 << 20;
+/// Largest listing, in bytes: about a million entries.
+pub const LARGEST: u64 = 64 << 20;
 
 /// Longest target of a link; the system's own limit is below it (PATH_MAX of linux/limits.h).
 const LONGEST_LINK: usize = 4096;
@@ -130,6 +131,21 @@ impl<'a> Reader<'a> {
             kind,
         }))
     }
+}
+
+/// Where an entry is, below `root`. Put together when it is needed: all paths of a deep tree would take much more memory than
+/// its listing.
+pub fn path_of(root: &Path, entries: &[Entry], mut number: usize) -> PathBuf {
+    let mut names = Vec::new();
+    while number > 0
+        && let Some(entry) = entries.get(number)
+    {
+        names.push(&entry.name);
+        number = entry.parent as usize;
+    }
+    let mut path = root.to_owned();
+    path.extend(names.into_iter().rev());
+    path
 }
 
 /// Whether a name is that of something in a directory, and of nothing else.

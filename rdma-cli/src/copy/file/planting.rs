@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Advice, AtFlags, CWD, OFlags, Timespec, Timestamps, fadvise, syncfs, utimensat};
 
 use super::destination::Target;
-use super::listing::{Counts, Entry, Kind, decode};
+use super::listing::{Counts, Entry, Kind, decode, path_of};
 use super::part::{LISTING, TREE, lock, remove};
 use super::{Digest, Summing};
 
@@ -35,7 +35,6 @@ pub struct Planting {
 #[derive(Debug)]
 struct Planted {
     entries: Vec<Entry>,
-    paths: Vec<PathBuf>,
     /// Files that are not empty: their number, and where they begin in all that comes.
     files: Vec<(usize, u64)>,
     /// The file at which it is, and that one opened.
@@ -137,14 +136,10 @@ impl Planting {
         let read = self.listing.read_exact_at(&mut bytes, 0);
         read.map_err(|error| self.cannot("read back", &self.root, &error))?;
         let entries = decode(&bytes, self.sizes.1 - self.sizes.0)?;
-        let mut paths: Vec<PathBuf> = Vec::with_capacity(entries.len());
         let mut files = Vec::new();
         let mut start = self.sizes.0;
         for (number, entry) in entries.iter().enumerate() {
-            let path = match number {
-                0 => self.root.clone(),
-                _ => paths[entry.parent as usize].join(&entry.name),
-            };
+            let path = path_of(&self.root, &entries, number);
             if self.taken_over && matches!(entry.kind, Kind::File(_)) {
                 open_up(&path);
             }
@@ -164,11 +159,9 @@ impl Planting {
                 }
             };
             made.map_err(|error| self.cannot("create", &path, &error))?;
-            paths.push(path);
         }
         self.planted = Some(Planted {
             entries,
-            paths,
             files,
             at: 0,
             open: None,
@@ -187,7 +180,7 @@ impl Planting {
             let Kind::File(len) = all.entries[number].kind else {
                 return Err("the listing has changed".to_owned());
             };
-            let path = all.paths[number].clone();
+            let path = path_of(&self.root, &all.entries, number);
             let inside = offset < start + len;
             if all.open.is_none() {
                 match open(&path) {
@@ -205,6 +198,11 @@ impl Planting {
         }
     }
 
+    /// Length of its listing.
+    pub fn listing(&self) -> u64 {
+        self.sizes.0
+    }
+
     /// What is in it.
     pub fn counts(&self) -> Counts {
         let entries = self.planted.as_ref().map(|all| &all.entries[..]);
@@ -217,7 +215,7 @@ impl Planting {
             return Ok(0);
         };
         for &(number, start) in &all.files {
-            let there = match fs::symlink_metadata(&all.paths[number]) {
+            let there = match fs::symlink_metadata(path_of(&self.root, &all.entries, number)) {
                 Ok(about) if about.is_file() => about.len(),
                 _ => 0,
             };
@@ -245,7 +243,7 @@ impl Planting {
             if start >= end {
                 break;
             }
-            let path = &all.paths[number];
+            let path = &path_of(&self.root, &all.entries, number);
             let read = open(path).and_then(|file| {
                 // What the system has in memory would only say that it was written, not that it is on the disk.
                 let _ = fadvise(&file, 0, None, Advice::DontNeed);
@@ -290,7 +288,8 @@ impl Planting {
             return Err("the sender left out its listing".to_owned());
         };
         // What is in a directory first: to change that changes the directory's own time.
-        for (entry, path) in all.entries.iter().zip(&all.paths).rev() {
+        for (number, entry) in all.entries.iter().enumerate().rev() {
+            let path = &path_of(&self.root, &all.entries, number);
             let set = || {
                 if !matches!(entry.kind, Kind::Link(_)) {
                     fs::set_permissions(path, Permissions::from_mode(entry.mode.into()))?;

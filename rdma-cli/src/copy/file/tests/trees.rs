@@ -211,6 +211,7 @@ fn the_part_of_a_tree_is_gone_on_with() {
     let to = target(&scratch.at("to"), false);
     let (mut opened, partial) = to.create(&of_tree(&source, true)).unwrap();
     assert!(opened.left().unwrap().is_none());
+    // The listing and some of the first file, by name.
     for (index, bytes) in &chunks[..2] {
         opened.write_at(index * CHUNK as u64, bytes).unwrap();
     }
@@ -242,6 +243,35 @@ fn the_part_of_a_tree_is_gone_on_with() {
         opened.write_at(index * CHUNK as u64, bytes).unwrap();
     }
     assert_eq!(Some(opened.finish().unwrap()), digest);
+    partial.publish().unwrap();
+    assert_eq!(describe(&scratch.at("to")), describe(&scratch.at("from")));
+}
+
+/// Its listing is longer than a chunk, and so are not its files: what could be compared would be a part of the listing.
+#[test]
+fn a_part_is_gone_on_with_only_behind_its_whole_listing() {
+    let scratch = Scratch::new("listing");
+    fs::create_dir(scratch.at("from")).unwrap();
+    for number in 0..3000 {
+        fs::write(scratch.at(&format!("from/{number:0100}")), "x").unwrap();
+    }
+    let source = Source::open(&scratch.at("from")).unwrap();
+    let listing = source.tree.unwrap().0;
+    assert!(listing > CHUNK as u64 && source.size < 2 * CHUNK as u64);
+    let (chunks, end, _) = read(&source);
+    let to = target(&scratch.at("to"), false);
+    let (mut opened, partial) = to.create(&of_tree(&source, true)).unwrap();
+    for (index, bytes) in &chunks {
+        opened.write_at(index * CHUNK as u64, bytes).unwrap();
+    }
+    drop((opened, partial));
+    let (mut opened, partial) = to.create(&of_tree(&source, true)).unwrap();
+    assert!(opened.left().unwrap().is_none());
+    opened.start_over().unwrap();
+    for (index, bytes) in &chunks {
+        opened.write_at(index * CHUNK as u64, bytes).unwrap();
+    }
+    assert_eq!(opened.finish().unwrap(), end.unwrap());
     partial.publish().unwrap();
     assert_eq!(describe(&scratch.at("to")), describe(&scratch.at("from")));
 }
