@@ -284,7 +284,7 @@ fn one_descriptor_wakes_for_messages_and_for_time() {
                 other => panic!("{other:?}"),
             });
         }
-        if a.arm().unwrap() == Armed::Sleep {
+        if names.last() != Some(&"dead") && a.arm().unwrap() == Armed::Sleep {
             let limit = LIMIT.try_into().unwrap();
             poll(&mut [PollFd::new(&a, PollFlags::IN)], Some(&limit)).unwrap();
         }
@@ -368,7 +368,7 @@ fn what_cannot_be_is_refused_with_a_reason() {
 }
 
 #[test]
-fn the_example_runs_through_loss() {
+fn the_example_runs() {
     let words = |line: &str| {
         line.split_whitespace()
             .map(str::to_owned)

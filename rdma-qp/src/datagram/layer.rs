@@ -229,7 +229,7 @@ impl Layer {
     pub(super) fn take_in(&mut self, cq: &Cq, most: usize) -> Result<bool, DatagramError> {
         let mut now = None;
         for _ in 0..most {
-            let Some(done) = cq.poll()? else { break };
+            let Some(done) = cq.poll_inside()? else { break };
             let now = *now.get_or_insert_with(|| self.origin.elapsed());
             self.book_at(now, &done)?;
         }

@@ -16,7 +16,8 @@ pub struct Options {
     pub peers: u32,
     /// Receives that are posted; 2048 if not set, each of one MTU and 40 bytes. Half of them are for messages: each peer may have
     /// its part of that half under way at a time ([`Options::window`]). The other half is for acknowledgements, and for what
-    /// comes twice. So what a peer may send finds a receive, and the more receives there are, the more it may send.
+    /// comes twice. So what a peer may send finds a receive while the end is polled, and the more receives there are, the more it
+    /// may send. What finds none, because repetitions have filled the queue of an end that does something else, is lost, and repeated.
     pub receives: u32,
     /// Packets that wait to be sent, or were sent and are not acknowledged; 1024 if not set, each of one MTU. One peer takes at
     /// most half of them, so that one that is stalled leaves room for the others.
