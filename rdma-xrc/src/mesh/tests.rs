@@ -183,13 +183,13 @@ proptest! {
         if let Some(note) = Note::decode(&bytes) {
             prop_assert_eq!(Note::decode(&note.encode()), Some(note));
         }
-        let _ = Card::decode(&bytes, Rank(0), true);
+        let _ = Card::decode(&bytes, Rank(0), Kind::Xrc);
     }
 
     #[test]
     fn no_bytes_do_harm(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let _ = Note::decode(&bytes);
-        let _ = Card::decode(&bytes, Rank(0), false);
+        let _ = Card::decode(&bytes, Rank(0), Kind::Datagrams);
     }
 }
 
