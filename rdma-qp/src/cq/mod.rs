@@ -207,12 +207,24 @@ impl Cq {
     /// The CQ does not work any more.
     #[inline(always)]
     pub fn poll(&self) -> Result<Option<Completion>, PollError> {
+        self.poll_as::<Completion>()
+    }
+
+    /// [`Cq::poll`] for functions of this crate that are compiled with it: they have a long way of their own, so that each program
+    /// has one, too, which it calls directly.
+    pub(crate) fn poll_inside(&self) -> Result<Option<Completion>, PollError> {
+        struct Inside;
+        self.poll_as::<Inside>()
+    }
+
+    #[inline(always)]
+    fn poll_as<R>(&self) -> Result<Option<Completion>, PollError> {
         // What is usual: the next request of a queue, and it succeeded.
         if let Some(taken) = self.intake.look() {
             return Ok(Some(success(self.id, &taken)));
         }
         // The result comes by way of a cell, so that the compiler need not put the usual one into memory too.
-        match self.poll_on::<Completion>() {
+        match self.poll_on::<R>() {
             Polled::Nothing => Ok(None),
             Polled::Found => Ok(self.found.get()),
             Polled::Failed => Err(self.failed.take().unwrap_or(PollError::NoChannel)),
