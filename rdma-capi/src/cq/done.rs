@@ -39,10 +39,11 @@ pub(super) fn usual(done: Usual<'_>, context: u64, place: &mut MaybeUninit<qp_co
         qp_num: done.qp_num(),
         ..NOTHING
     };
+    if done.operation() == Operation::Send {
+        place.write(made);
+        return;
+    }
     match done.operation() {
-        Operation::Send => {
-            place.write(made);
-        }
         Operation::Write => {
             place.write(qp_completion {
                 operation: qp_op::QP_WRITE as u8,
@@ -56,14 +57,10 @@ pub(super) fn usual(done: Usual<'_>, context: u64, place: &mut MaybeUninit<qp_co
                 ..made
             });
         }
-        _ => other(done, context, place),
+        _ => {
+            place.write(any(&done.to_completion(), context));
+        }
     }
-}
-
-/// The same for what says more.
-#[inline(never)]
-fn other(done: Usual<'_>, context: u64, place: &mut MaybeUninit<qp_completion>) {
-    place.write(any(&done.completion(), context));
 }
 
 /// Hands over a row of them, as long as there are places; says how many.

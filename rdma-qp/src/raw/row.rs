@@ -1,42 +1,31 @@
-//! Two lists side by side, four at a time: what a loop itself costs is paid once for four.
+//! Rows of completions, four at a time: what a loop itself costs is paid once for four.
 
-/// Calls `each` with what is side by side in two slices of the same length, until it says `false`. Returns how often it said
-/// `true`.
+/// Calls `each` with what is side by side in two slices, and its place, as long as `is` says yes to the place; `are` says at once
+/// whether `is` says so to a place and the three behind it. Returns how often.
 #[inline(always)]
-pub(super) fn in_a_row<A, B>(a: &[A], b: &[B], mut each: impl FnMut(&A, &B) -> bool) -> usize {
-    let ((many_a, rest_a), (many_b, rest_b)) = (a.as_chunks::<4>(), b.as_chunks::<4>());
-    for (block, (a, b)) in many_a.iter().zip(many_b).enumerate() {
-        for at in 0..4 {
-            if !each(&a[at], &b[at]) {
-                return 4 * block + at;
-            }
-        }
-    }
-    let rest = rest_a.iter().zip(rest_b);
-    4 * many_a.len() + rest.take_while(|(a, b)| each(a, b)).count()
-}
-
-/// The same where the first of the two is written to.
-#[inline(always)]
-pub(super) fn in_a_row_mut<A, B>(
+pub(super) fn in_a_row<A, B>(
     a: &mut [A],
     b: &[B],
-    mut each: impl FnMut(&mut A, &B) -> bool,
+    are: impl Fn(usize) -> bool,
+    is: impl Fn(usize) -> bool,
+    mut each: impl FnMut(&mut A, &B, usize),
 ) -> usize {
-    let many = a.len() / 4;
-    let ((many_a, rest_a), (many_b, rest_b)) = (a.as_chunks_mut::<4>(), b.as_chunks::<4>());
-    for (block, (a, b)) in many_a.iter_mut().zip(many_b).enumerate() {
-        for at in 0..4 {
-            if !each(&mut a[at], &b[at]) {
-                return 4 * block + at;
-            }
-        }
-    }
-    let mut done = 4 * many;
-    for (a, b) in rest_a.iter_mut().zip(rest_b) {
-        if !each(a, b) {
+    let mut done = 0;
+    let (fours_a, fours_b) = (a.as_chunks_mut::<4>().0, b.as_chunks::<4>().0);
+    for (a, b) in fours_a.iter_mut().zip(fours_b) {
+        if !are(done) {
             break;
         }
+        for at in 0..4 {
+            each(&mut a[at], &b[at], done + at);
+        }
+        done += 4;
+    }
+    for (a, b) in a[done..].iter_mut().zip(&b[done..]) {
+        if !is(done) {
+            break;
+        }
+        each(a, b, done);
         done += 1;
     }
     done
@@ -49,27 +38,15 @@ mod tests {
     #[test]
     fn all_are_taken_or_those_before_the_first_that_is_not() {
         for len in 0..11usize {
-            let (numbers, tens) = (0..len)
-                .map(|at| (at, 10 * at))
-                .unzip::<_, _, Vec<_>, Vec<_>>();
-            for stop in 0..=len {
-                let mut seen = Vec::new();
-                let mut each = |a: &usize, b: &usize| {
-                    let goes_on = *a != stop;
-                    seen.extend(goes_on.then_some((*a, *b)));
-                    goes_on
-                };
-                assert_eq!(in_a_row(&numbers, &tens, &mut each), stop);
-                let want: Vec<_> = (0..stop).map(|at| (at, 10 * at)).collect();
-                assert_eq!(seen, want);
-                let mut copied = vec![0; len];
-                let done = in_a_row_mut(&mut copied, &tens, |a, b| {
-                    let goes_on = *b != 10 * stop;
-                    *a = if goes_on { *b } else { 0 };
-                    goes_on
-                });
-                assert_eq!(done, stop);
-                assert_eq!(copied[..stop], tens[..stop]);
+            let tens: Vec<usize> = (0..len).map(|at| 10 * at).collect();
+            for stop in 0..=len + 1 {
+                let mut copied = vec![usize::MAX; len];
+                let (are, is) = (|at| at + 4 <= stop, |at| at < stop);
+                let done = in_a_row(&mut copied, &tens, are, is, |a, b, at| *a = b + at);
+                assert_eq!(done, stop.min(len));
+                for (at, found) in copied.into_iter().enumerate() {
+                    assert_eq!(found, if at < stop { 11 * at } else { usize::MAX });
+                }
             }
         }
     }

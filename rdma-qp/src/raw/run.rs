@@ -12,7 +12,6 @@ use super::qp::QpHandle;
 use super::rarely;
 use super::region::{LocalSlice, Region, holds_some};
 use super::ring::{Form, Place, Slot};
-use super::row::in_a_row;
 use crate::account::Operation;
 use crate::qp::{Qp, Transport};
 use crate::wr_id::{STEP, distance};
@@ -222,7 +221,8 @@ impl<'m, Q: HasQp> Run<'_, 'm, Q> {
             // What is kept beside the requests of a queue goes round.
             let rest = &items[built..];
             let stretch = rest.len().min(kept.len());
-            let done = in_a_row(&rest[..stretch], &kept[..stretch], &mut one);
+            let row = rest[..stretch].iter().zip(&kept[..stretch]);
+            let done = row.take_while(|(item, kept)| one(item, kept)).count();
             built += done;
             if done < stretch {
                 break;

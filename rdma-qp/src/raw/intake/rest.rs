@@ -11,7 +11,7 @@ use super::Intake;
 use crate::account::Outcomes;
 use crate::cq::Cq;
 use crate::raw::rarely;
-use crate::raw::row::in_a_row_mut;
+use crate::raw::row::in_a_row;
 use crate::raw::table::{Parts, Row};
 use crate::wr_id::STEP;
 
@@ -154,28 +154,48 @@ impl<C: HasIntake> Rest<'_, C> {
         places: &mut [P],
         mut each: impl FnMut(&mut P, &ibv_wc, &Outcomes, u64),
     ) -> usize {
-        let (mut next, mut due) = (self.next, self.row.due());
+        let (next, due) = (self.next, self.row.due());
         // SAFETY: `row` is of the table (the invariant), which the intake holds as long as it is borrowed.
         let queue = unsafe { self.row.queue() };
         let kept = queue.contexts_from(due);
-        // What is kept beside the requests of a queue goes round: the row ends there, at the latest.
-        let most = places.len().min(kept.len());
-        let taken = in_a_row_mut(&mut places[..most], &kept[..most], |place, kept| {
-            // SAFETY: a completion of the batch, or what is behind the last (the invariant), to which no other reference exists:
-            // the intake has none, and is not used.
-            let wc = unsafe { &*next };
-            if wc.status.0 != 0 || wc.wr_id != due {
-                return false;
-            }
-            each(place, wc, queue, kept.load(Relaxed));
-            due = due.wrapping_add(STEP);
-            // SAFETY: it is a success, so it is not behind the last.
-            next = unsafe { next.add(1) };
-            true
-        });
-        self.next = next;
-        self.row.retire_below(queue, due);
+        // What is kept beside the requests of a queue goes round, and only those of the batch are looked at: the row ends there, at
+        // the latest.
+        let most = places.len().min(kept.len()).min(self.left());
+        // SAFETY: a completion of the batch (the invariant), because so many are left, to which no other reference exists: the
+        // intake has none, and is not used.
+        let wc = |at: usize| unsafe { &*next.add(at) };
+        let due_at = |at: usize| due.wrapping_add(at as u64 * STEP);
+        let is = |at: usize| wc(at).status.0 == 0 && wc(at).wr_id == due_at(at);
+        let are = |at: usize| {
+            let statuses = wc(at).status.0 | wc(at + 1).status.0;
+            statuses | wc(at + 2).status.0 | wc(at + 3).status.0 == 0
+                && wc(at).wr_id == due_at(at)
+                && wc(at + 1).wr_id == due_at(at + 1)
+                && wc(at + 2).wr_id == due_at(at + 2)
+                && wc(at + 3).wr_id == due_at(at + 3)
+        };
+        let taken = in_a_row(
+            &mut places[..most],
+            &kept[..most],
+            are,
+            is,
+            #[inline(always)]
+            |place, kept, at| each(place, wc(at), queue, kept.load(Relaxed)),
+        );
+        // SAFETY: no more than there are left.
+        self.next = unsafe { next.add(taken) };
+        self.row.retire_below(queue, due_at(taken));
         taken
+    }
+
+    /// How many completions are not looked at.
+    #[inline(always)]
+    fn left(&self) -> usize {
+        if self.end.is_null() {
+            return 0;
+        }
+        // SAFETY: both point into the batch, or behind it, and `next` is not behind `end` (the invariant).
+        unsafe { self.end.offset_from(self.next) as usize }
     }
 }
 
