@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::options::{Options, Proof, TRIES};
 use super::{Action, Event, Why};
+use crate::draw::Draws;
 
 /// First byte of a message: the sender's record follows.
 const HELLO: u8 = 1;
@@ -86,7 +87,7 @@ enum State {
 pub struct Supervisor {
     options: Options,
     proof: Proof,
-    draws: u64,
+    draws: Draws,
     state: State,
     attempt: u32,
     /// Since when there is no connection.
@@ -119,7 +120,7 @@ impl Supervisor {
         let mut supervisor = Supervisor {
             options: options.clone(),
             proof,
-            draws: seed,
+            draws: Draws::new(seed),
             state: State::PortDown,
             attempt: 0,
             lost: now,
@@ -295,7 +296,7 @@ impl Supervisor {
 
     /// The wait before the next attempt.
     fn backoff(&mut self) -> Duration {
-        let draw = self.draw();
+        let draw = self.draws.next();
         let attempt = self.attempt.saturating_add(1);
         // Never at once: what fails at once would fail without end.
         let least = Duration::from_millis(1);
@@ -561,14 +562,5 @@ impl Supervisor {
 
     fn tell(&mut self, event: Event) {
         self.actions.push_back(Action::Tell(event));
-    }
-
-    /// SplitMix64: draws need not be secret, only different at each end.
-    fn draw(&mut self) -> u64 {
-        self.draws = self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.draws;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
     }
 }
