@@ -80,6 +80,7 @@ FOR = {
 # What the instructions of libqp itself are for, by the file of rdma-capi/src that the innermost function of it is in.
 LIBQP_FOR = {
     "slots.rs": "libqp: handles looked up and entered",
+    "done.rs": "libqp: completion in C's form",
     "export.rs": "libqp: the border, NULL, lengths",
     "fault.rs": "libqp: the border, NULL, lengths",
     "values.rs": "libqp: the request's fields",
