@@ -60,9 +60,10 @@ impl End {
             };
         }
         let seen = part.judge(Side::Answers, Some(wc.status), IBV_WC_LOC_LEN_ERR)?;
-        self.in_state(match seen {
-            Seen::AsRuled => IBV_QPS_RTS,
-            _ => IBV_QPS_ERR,
+        // Only what is taken for a fault of the receiver's own stops it.
+        self.in_state(match wc.status {
+            IBV_WC_LOC_QP_OP_ERR => IBV_QPS_ERR,
+            _ => IBV_QPS_RTS,
         })?;
         Ok(seen)
     }
