@@ -6,7 +6,7 @@
 #                                        given; a run that was ended goes on where it was
 #   ci/fuzz.sh --quick                   the committed inputs and some ten thousand more; seconds for each target
 #   ci/fuzz.sh [--seeds N] --planted     in a copy of the tree with three panics put in by hand: each is found within
-#                                        1,000,000 executions, from each of N seeds, 1 if not given
+#                                        3,000,000 executions, from each of N seeds, 1 if not given
 #   ci/fuzz.sh --minimise [TARGET ...]   writes the committed inputs anew, from all that runs have found
 #   ci/fuzz.sh --replay TARGET FILE ...  inputs, such as a finding, in one process
 #
@@ -204,7 +204,7 @@ planted() {
 
 runs=1000000 mode=run seeds=1
 # Executions within which a planted panic is found.
-within=1000000
+within=3000000
 while [[ ${1:-} == --* ]]; do
     case $1 in
         --runs) runs=${2:?--runs needs a number}; shift ;;
