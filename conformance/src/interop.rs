@@ -260,8 +260,12 @@ impl Session {
         }
     }
 
-    /// A fresh QP, connected to a fresh one of the other end.
+    /// A fresh QP, connected to a fresh one of the other end, once those before it are gone.
     fn connect(&mut self, setting: Setting, asks: bool) -> Result<End, String> {
+        // What came for them after they were looked at is nobody's.
+        for cq in &self.cqs {
+            while cq.poll()?.is_some() {}
+        }
         let mut end = End::new(self, setting)?;
         let mine = end.local(self.leads);
         let theirs = self.control.swap(&mine.to_line())?;
