@@ -100,21 +100,23 @@ fn write_json(out: &mut impl Write, told: &Told) -> io::Result<()> {
 /// The rows of a table: a name, and what it is of each transport.
 type Row = (&'static str, fn(&Plan) -> &Needs, fn(&Amounts) -> u64);
 
-const QPS: [Row; 5] = [
+const QPS: [Row; 6] = [
     ("RC", |p| &p.rc, |a| a.qps),
     ("RC + SRQ", |p| &p.rc_srq, |a| a.qps),
     ("XRC initiators", |p| &p.xrc, |a| a.initiators.unwrap_or(0)),
     ("XRC targets", |p| &p.xrc, |a| a.targets.unwrap_or(0)),
     ("UD", |p| &p.ud, |a| a.qps),
+    ("UD, reliable", |p| &p.datagrams, |a| a.qps),
 ];
 
 /// The rows of a table with one number per transport.
-fn rows(of: fn(&Amounts) -> u64) -> [Row; 4] {
+fn rows(of: fn(&Amounts) -> u64) -> [Row; 5] {
     [
         ("RC", |p| &p.rc, of),
         ("RC + SRQ", |p| &p.rc_srq, of),
         ("XRC", |p| &p.xrc, of),
         ("UD", |p| &p.ud, of),
+        ("UD, reliable", |p| &p.datagrams, of),
     ]
 }
 

@@ -40,10 +40,8 @@ pub fn run(arguments: impl IntoIterator<Item = String>) -> Result {
                 let threads: Vec<_> = (0..members)
                     .map(|_| scope.spawn(move || member(device, address)))
                     .collect();
-                let joined = threads.into_iter().map(|thread| thread.join());
-                joined
-                    .map(|ended| ended.map_err(|_| "a member panicked")?)
-                    .collect()
+                let mut joined = threads.into_iter().map(|thread| thread.join());
+                joined.try_for_each(|ended| ended.map_err(|_| "a member panicked")?)
             })
         },
     )
