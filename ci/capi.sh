@@ -167,6 +167,8 @@ step_compile() {
 begin() {
     local out=$1 line
     shift
+    # What an earlier run said is not to be waited for.
+    rm -f "$out" "$out.err"
     timeout 60 "$@" >"$out" 2>"$out.err" </dev/null &
     for _ in $(seq 200); do
         line=$(sed -nE 's/^waiting: (pair )?//p; s/^listening$/listening/p' "$out.err" 2>/dev/null)
@@ -192,6 +194,7 @@ expect() {
 # that it is over.
 supervised() {
     local server client address=127.0.0.1:0 round
+    rm -f "$work"/watch{ed,ing}.out{,.err}
     for round in 1 2 3; do
         "$1" listen "$address" >"$work/watched.out" 2>"$work/watched.out.err" &
         server=$!
@@ -204,7 +207,8 @@ supervised() {
         expect "$work/watching.out" "^life $round begins$" || { kill -KILL $server; return 1; }
         ((round == 3)) && break
         sleep 0.5
-        kill -KILL $server && ! wait $server || return 1
+        # (The shell would tell of it.)
+        kill -KILL $server && ! wait $server 2>/dev/null || return 1
         expect "$work/watching.out" "^life $round: [1-9][0-9]* done" || return 1
     done
     wait $client || { cat "$work/watching.out" "$work/watching.out.err"; kill -KILL $server; return 1; }
