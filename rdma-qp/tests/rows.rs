@@ -205,7 +205,8 @@ fn completions_of_several_queues_and_operations_are_several_rows() {
                 .wr_id(),
         );
     }
-    (a.ring().unwrap(), b.ring().unwrap());
+    a.ring().unwrap();
+    b.ring().unwrap();
     let order = [0, 2, 1, 3, 4, 5, 6, 7];
     for at in order {
         fake.complete(0, wc(ids[at], IBV_WC_SUCCESS));

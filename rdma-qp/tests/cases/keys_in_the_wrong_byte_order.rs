@@ -63,7 +63,9 @@ fn swapped_and_cut_values_are_refused_by_the_peer() {
         };
         assert_eq!(report.status, IBV_WC_REM_ACCESS_ERR);
         assert!(
-            report.to_string().contains("the rkey or the address is wrong"),
+            report
+                .to_string()
+                .contains("the rkey or the address is wrong"),
             "{report}"
         );
         assert_eq!(bytes, [0; 8]);
