@@ -439,9 +439,12 @@ fn what_is_sent_without_room_is_not_taken() {
     assert_eq!(b.machine.counters().beyond, 1);
 }
 
+/// Makes a header say what cannot be.
+type Spoil = fn(&mut Header);
+
 #[test]
 fn what_cannot_be_ends_the_session_and_nothing_else() {
-    let bad: [(&str, fn(&mut Header)); 7] = [
+    let bad: [(&str, Spoil); 7] = [
         ("acknowledges what was never sent", |h| h.ack = 1),
         ("has what was never sent", |h| h.sack = 1),
         ("goes on with nothing", |h| h.flags = LAST),
