@@ -127,7 +127,7 @@ report() {
     edges=$(grep -oE ' cov: [0-9]+' "$dir/log" | tail -n 1 | grep -oE '[0-9]+')
     # Of a processor's second: what else the machine does matters little.
     speed=$(sed -n 's/^stat::number_of_executed_units: *//p' "$dir/log" | tail -n 1 |
-        awk -v seconds="$(cat "$dir/seconds" 2>/dev/null)" '{printf "%d", $1 / (seconds > 0 ? seconds : 1)}')
+        awk -v seconds="$(cat "$dir/seconds" 2>/dev/null)" 'seconds > 0 {printf "%d", $1 / seconds}')
     while read -r name; do
         (($(tally "$target" "$name") > 0)) || missing+=("$name")
     done < <(musts "$target")
