@@ -2,6 +2,8 @@
 
 use rdma_core_sys::{ibv_access_flags, ibv_event_type, ibv_wc_status};
 use rdma_soft::core::{Remote, SendOp};
+use rdma_soft::mem::Region;
+use rustix::io::Errno;
 
 use super::net::*;
 use super::pair::*;
@@ -186,5 +188,36 @@ fn a_deregistered_region_is_never_touched_again() {
             p.net.nodes[1].events.last(),
             Some(&ibv_event_type::IBV_EVENT_QP_ACCESS_ERR)
         );
+    }
+}
+
+/// The rights of ibv_reg_mr(3): those of peers to write need the local one; optional ones are taken by every device, whatever they
+/// mean; those of offers that this device does not make are refused.
+#[test]
+fn rights_that_a_region_may_have() {
+    use ibv_access_flags as A;
+    let mut net = Net::clean(1);
+    let node = &mut net.nodes[0];
+    let pd = node.pd;
+    // Every combination of the ten, without and with the first and the last optional one.
+    for bits in 0..1 << 12 {
+        let optional = [1 << 20, 1 << 29]
+            .into_iter()
+            .enumerate()
+            .filter(|(i, _)| bits & 1 << (10 + i) != 0);
+        let bits: u32 = optional.fold(bits & 0x3ff, |bits, (_, bit)| bits | bit);
+        let access = A::from_bits_retain(bits);
+        let absent =
+            A::IBV_ACCESS_ON_DEMAND | A::IBV_ACCESS_FLUSH_GLOBAL | A::IBV_ACCESS_FLUSH_PERSISTENT;
+        let writes = A::IBV_ACCESS_REMOTE_WRITE | A::IBV_ACCESS_REMOTE_ATOMIC;
+        let sound = !access.intersects(absent)
+            && (!access.intersects(writes) || access.contains(A::IBV_ACCESS_LOCAL_WRITE));
+        match node.engine.reg_mr(pd, Region::owned(8), 0x1000, access) {
+            Ok(keys) => {
+                assert!(sound, "{access:?}");
+                node.engine.dereg_mr(keys.lkey).unwrap();
+            }
+            Err(e) => assert!(!sound && e.errno == Errno::INVAL, "{access:?}: {e}"),
+        }
     }
 }
