@@ -12,6 +12,8 @@ use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +26,8 @@ use rdma_soft::{Profile, Snapshot};
 const RECEIVES: usize = 600;
 /// Bytes of each of them.
 const MESSAGE: usize = 1 << 15;
+/// Messages after each of which somebody looks for the other end's completion at once.
+const MESSAGES_TOLD: u32 = 20_000;
 /// The Queue Pairs of each side, in order.
 const KINDS: [ibv_qp_type; 2] = [IBV_QPT_RC, IBV_QPT_UC];
 
@@ -396,4 +400,37 @@ fn a_process_that_is_killed_and_one_that_takes_its_place() {
         "{came}"
     );
     assert!(near.device.counters().link.tx_shm_packets > packets);
+}
+
+/// Who hears that a message was executed may tell others: its completion is there by then, whoever drives the far node.
+#[test]
+fn what_is_acknowledged_has_completed() {
+    let _turn = alone();
+    let (near, far) = (
+        Side::new(profile(true, None)),
+        Side::new(profile(true, None)),
+    );
+    near.connect(&far.card());
+    far.connect(&near.card());
+    let (from, to) = (Buf::new(&near.end, 64), Buf::new(&far.end, 64));
+    let over = AtomicBool::new(false);
+    let others = far.end.scq as usize;
+    std::thread::scope(|scope| {
+        // Polls another CQ of the far node, which is what moves it on.
+        scope.spawn(|| {
+            while !over.load(Relaxed) {
+                assert!(poll_once(others as *mut ibv_cq).unwrap().is_none());
+            }
+        });
+        let late = (0..MESSAGES_TOLD).find(|_| {
+            assert_eq!(far.qps[0].recv(1, &mut [to.sge(0, 64)]), 0, "{}", why());
+            let mut sges = [from.sge(0, 64)];
+            let mut send = wr(IBV_WR_SEND, 2, &mut sges);
+            assert_eq!(near.qps[0].send(&mut send), 0, "{}", why());
+            ok(near.end.sent());
+            poll_once(far.end.rcq).unwrap().is_none()
+        });
+        over.store(true, Relaxed);
+        assert_eq!(late, None, "acknowledged and not there");
+    });
 }
