@@ -109,7 +109,11 @@ def mutants():
 def copy():
     """Brings the copy in step with the tree; what did not change keeps its time, and is not built again."""
     names = subprocess.run(["git", "ls-files", "-z", "--cached"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
-    for name in filter(None, names):
+    names = {name for name in names if name}
+    for old in TREE.rglob("*"):
+        if old.is_file() and str(old.relative_to(TREE)) not in names:
+            old.unlink()
+    for name in sorted(names):
         source, to = ROOT / name, TREE / name
         if not source.is_file():
             continue
