@@ -43,6 +43,7 @@ mod memory;
 pub mod messages;
 mod program;
 mod receives;
+mod round;
 mod shrink;
 pub mod supervise;
 mod tally;
@@ -54,6 +55,7 @@ mod world;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub use knobs::{Knobs, Profile};
+pub use round::Round;
 pub use shrink::{Plan, shrink};
 pub use tally::{Histogram, Tally};
 
@@ -92,11 +94,7 @@ pub fn run(plan: &Plan, verbose: bool) -> Outcome {
     }));
     let violation = match done {
         Ok(verdict) => verdict.err(),
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&s| s.to_owned()));
-            Some(format!("panic: {}", text.unwrap_or_default()))
-        }
+        Err(panic) => Some(round::panicked(&*panic)),
     };
     Outcome {
         trace,

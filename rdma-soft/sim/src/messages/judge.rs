@@ -6,7 +6,8 @@ use std::time::Duration;
 use rdma_qp::Fate;
 use rdma_qp::datagram::Counters;
 
-use super::world::{Happening, Verdict, World};
+use super::world::{Happening, World};
+use crate::round::Verdict;
 
 /// What became of a message, as its sender was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,41 +17,15 @@ mod node;
 mod trouble;
 mod world;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
-
 pub use judge::Tally;
 
-/// What came of a round.
-#[derive(Debug)]
-pub struct Round {
-    /// Hash of every frame and every event, with its time.
-    pub trace: u64,
-    /// What was counted.
-    pub tally: Tally,
-    /// What was wrong, if anything was.
-    pub violation: Option<String>,
-}
+use crate::round::Round;
 
 /// Plays the round of a seed.
-pub fn round(seed: u64, verbose: bool) -> Round {
-    let played = catch_unwind(AssertUnwindSafe(|| {
+pub fn round(seed: u64, verbose: bool) -> Round<Tally> {
+    Round::play(|| {
         let mut world = world::World::new(seed, verbose);
         let verdict = world.run();
-        let at = Duration::from_nanos(world.now.as_nanos());
-        Round {
-            trace: world.trace,
-            tally: world.tally,
-            violation: verdict.err().map(|why| format!("at {at:?}: {why}")),
-        }
-    }));
-    played.unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        Round {
-            trace: 0,
-            tally: Tally::default(),
-            violation: Some(format!("panic: {}", text.unwrap_or_default())),
-        }
+        Round::until(world.now, world.trace, world.tally, verdict)
     })
 }

@@ -17,9 +17,10 @@ use rdma_soft::core::{
 use rdma_soft::mem::Region;
 
 use super::judge::{Sent, Told};
-use super::world::{Happening, Verdict, World};
+use super::world::{Happening, World};
 use crate::host::ah_attr;
 use crate::memory::{mix, text};
+use crate::round::Verdict;
 
 /// Bytes that the device writes in front of a datagram.
 const GRH: u64 = Grh::LEN as u64;

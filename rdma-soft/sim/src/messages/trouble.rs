@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use rdma_soft::core::time::Instant;
 
-use super::world::{Happening, Verdict, World};
+use super::world::{Happening, World};
+use crate::round::Verdict;
 
 /// Something that goes wrong, or is right again.
 #[derive(Clone, Copy, Debug)]

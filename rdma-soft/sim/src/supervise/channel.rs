@@ -1,6 +1,7 @@
 //! The channels by which the processes meet: host 0 connects, host 1 listens.
 
-use super::world::{Happening, Verdict, World};
+use super::world::{Happening, World};
+use crate::round::Verdict;
 
 /// A channel.
 #[derive(Debug)]

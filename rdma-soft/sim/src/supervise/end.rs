@@ -16,8 +16,9 @@ use rdma_soft::mem::Region;
 
 use super::judge::{Arrived, Life};
 use super::wiring::{GRH, There, Wiring};
-use super::world::{Happening, Verdict, World};
+use super::world::{Happening, World};
 use crate::memory::{mix, text};
+use crate::round::Verdict;
 
 /// Receives that wait, and places for messages to be sent.
 const SLOTS: u64 = 32;

@@ -7,7 +7,8 @@ use rdma_core_sys::rules::Transport;
 use rdma_qp::supervise::Proof;
 use rdma_soft::core::time::Instant;
 
-use super::world::{Verdict, World};
+use super::world::World;
+use crate::round::Verdict;
 
 /// One life of a connection, as its sender knows it.
 #[derive(Debug, Default)]

@@ -5,7 +5,8 @@ use std::time::Duration;
 use rdma_soft::core::time::Instant;
 
 use super::end::Process;
-use super::world::{Happening, Verdict, World, address};
+use super::world::{Happening, World, address};
+use crate::round::Verdict;
 
 /// Something that goes wrong, or is right again.
 #[derive(Clone, Copy, Debug)]

@@ -10,8 +10,8 @@ use rdma_soft::core::{
     Ah, CqId, Engine, PdId, QpInit, RecvWqe, Remote, SendOp, SrqId, SrqInit, mtu_code,
 };
 
-use super::world::Verdict;
 use crate::host::ah_attr;
+use crate::round::Verdict;
 
 /// Bytes that the device writes in front of a datagram.
 pub const GRH: u64 = 40;

@@ -19,9 +19,7 @@ use super::trouble::Trouble;
 use crate::agenda::Agenda;
 use crate::frames::{give, make};
 use crate::memory::mix;
-
-/// What the model says: nothing, or what is wrong.
-pub type Verdict = Result<(), String>;
+use crate::round::Verdict;
 
 /// Something that is on the agenda.
 #[derive(Clone, Debug)]
