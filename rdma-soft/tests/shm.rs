@@ -28,6 +28,8 @@ const RECEIVES: usize = 600;
 const MESSAGE: usize = 1 << 15;
 /// Messages after each of which somebody looks for the other end's completion at once.
 const MESSAGES_TOLD: u32 = 20_000;
+/// Requests that are answered before their Queue Pair ends.
+const ANSWERED: u64 = 500;
 /// The Queue Pairs of each side, in order.
 const KINDS: [ibv_qp_type; 2] = [IBV_QPT_RC, IBV_QPT_UC];
 
@@ -433,4 +435,46 @@ fn what_is_acknowledged_has_completed() {
         over.store(true, Relaxed);
         assert_eq!(late, None, "acknowledged and not there");
     });
+}
+
+/// Whoever has the answer to a request knows that it was executed, unsignaled or not: ending the Queue Pair then must not tell
+/// that it was flushed, and draining it has nothing to wait for.
+#[test]
+fn what_was_answered_is_not_flushed() {
+    let _turn = alone();
+    let (near, far) = (
+        Side::new(profile(true, None)),
+        Side::new(profile(true, None)),
+    );
+    let (here, there) = (&near.qps[0], &far.qps[0]);
+    let (from, to) = (Buf::new(&near.end, 64), Buf::new(&far.end, 64));
+    let (mut flushed, mut draining) = (0, 0);
+    for round in 0..ANSWERED {
+        join(&near.device, here, &far.device, there);
+        for (qp, buffer) in [(here, &from), (there, &to)] {
+            assert_eq!(qp.recv(1, &mut [buffer.sge(0, 32)]), 0, "{}", why());
+        }
+        let ask = wr(IBV_WR_SEND, 2, &mut [from.sge(32, 32)]);
+        assert_eq!(here.send(&mut unsignaled(ask)), 0, "{}", why());
+        ok(far.end.received());
+        let answer = wr(IBV_WR_SEND, 3, &mut [to.sge(32, 32)]);
+        assert_eq!(there.send(&mut unsignaled(answer)), 0, "{}", why());
+        ok(near.end.received());
+        if round % 2 == 0 {
+            assert_eq!(here.to(IBV_QPS_SQD), 0, "{}", why());
+            draining += u64::from(query(here.qp).0.sq_draining);
+        }
+        assert_eq!(here.to(IBV_QPS_ERR), 0, "{}", why());
+        while let Some(wc) = poll_once(near.end.scq).unwrap() {
+            assert_eq!((wc.wr_id, wc.status), (2, IBV_WC_WR_FLUSH_ERR));
+            flushed += 1;
+        }
+        for qp in [here, there] {
+            assert_eq!(qp.to(IBV_QPS_RESET), 0, "{}", why());
+        }
+    }
+    assert_eq!((flushed, draining), (0, 0), "of {ANSWERED} answered");
+    // They did not go by UDP, nor inside the node.
+    let link = near.device.counters().link;
+    assert!(link.tx_shm_packets >= ANSWERED, "{link:?}");
 }

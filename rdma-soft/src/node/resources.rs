@@ -231,6 +231,8 @@ impl Node {
         self.change(|driver, now, notices| {
             // What was posted before belongs to the state before.
             driver.take_posts_of(qp);
+            // And so does what was executed before: it is not flushed, and need not be drained.
+            driver.hear_executed(now);
             let state = driver.engine.modify_qp(qp.num, attr, mask)?;
             driver.report(notices);
             if state == ibv_qp_state::IBV_QPS_RTR {

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::{Driver, Local};
 use crate::core::time::Instant;
 use crate::core::{CallError, MAX_FRAME, Path, Refused, Transmit};
-use crate::link::shm::{Asked, Executed, Record, Route};
+use crate::link::shm::{Asked, Executed, Record, Route, ShmLink};
 use crate::link::{
     Bound, Direction, Frame, IngressError, IpFields, LinkError, Pcap, Received, Run, Sent, Way,
     check,
@@ -79,17 +79,33 @@ impl Driver {
         };
         // Before timers are looked at, too: what has run out may have been acknowledged.
         let due = self.engine.next_timeout().is_some_and(|at| at <= now);
-        shm.look(self.around || due);
+        let mut count = self.take_executed(now, &mut shm, self.around || due);
+        count += shm.receive(most, |local, src, record, memory| {
+            self.take_record(now, local, src, record, memory)
+        });
+        self.shm = Some(shm);
+        count
+    }
+
+    /// Hears which requests have been executed, whether or not somebody waits for it. Before a control call that tells apart
+    /// what was executed and what was not: the program may know it already, by an answer.
+    pub(in crate::node) fn hear_executed(&mut self, now: Instant) {
+        if let Some(mut shm) = self.shm.take() {
+            self.take_executed(now, &mut shm, true);
+            self.shm = Some(shm);
+        }
+    }
+
+    /// Tells the engine what receivers have executed: where somebody waits for it, or with `all` everywhere. Gives the number
+    /// of acknowledgements.
+    fn take_executed(&mut self, now: Instant, shm: &mut ShmLink, all: bool) -> u32 {
+        shm.look(all);
         let mut count = 0;
         while let Some(Executed { src, dst, asked }) = shm.next_executed() {
             (self.engine).handle_executed(now, src, dst, asked.qp_num, asked.psn);
             self.counters.rx_shm_executed += 1;
             count += 1;
         }
-        count += shm.receive(most, |local, src, record, memory| {
-            self.take_record(now, local, src, record, memory)
-        });
-        self.shm = Some(shm);
         count
     }
 
