@@ -18,7 +18,7 @@ use super::args::Plan;
 use super::connection::{Connection, Event, give_reason, give_up};
 use super::console::Console;
 use super::end::LocalEnd;
-use super::file::{CHUNK, Coming, Counts, Digest, Opened, Partial, Target, chunk_len};
+use super::file::{CHUNK, Coming, Counts, Digest, Opened, Partial, Target, Whole, chunk_len};
 use super::interrupt::Interrupt;
 use super::protocol::{Message, Offer, SLOTS, hear, say};
 use super::report::Report;
@@ -310,13 +310,13 @@ impl<'a> Receiving<'a> {
                     (self.rest, self.reading) = (Rest::Have(chunks), false);
                     self.connection.say(&Message::Have { chunks, sha256 })?;
                 }
-                (Ok(Ok(Said::End(digest, tree))), Some((chunks, sha256)), Some(finished)) => {
+                (Ok(Ok(Said::End(whole))), Some((chunks, sha256)), Some(finished)) => {
                     let seconds = finished.duration_since(began).as_secs_f64();
                     let verify_seconds = finished.elapsed().as_secs_f64();
-                    self.conclude(digest, *chunks, sha256, partial)?;
+                    self.conclude(&whole, *chunks, sha256, partial)?;
                     return Ok(Received {
-                        digest,
-                        tree,
+                        digest: whole.digest,
+                        tree: whole.tree.map(|(counts, _)| counts),
                         seconds,
                         verify_seconds,
                     });
@@ -433,22 +433,21 @@ impl<'a> Receiving<'a> {
     /// Compares the digests, and gives the file its name.
     fn conclude(
         &mut self,
-        digest: Digest,
+        whole: &Whole,
         chunks: u64,
         sha256: &str,
         partial: &mut Partial,
     ) -> Result<(), Failure> {
-        let here = digest.to_string();
-        // From here on it is of no use for going on with.
-        partial.discard();
+        let here = whole.digest.to_string();
         if chunks != self.came || here != sha256 {
+            partial.discard();
             return Err(Failure::told(format!(
                 "what was read back from the disk is not what was sent ({} of {chunks} chunks, sha256 {here} instead of {sha256}): \
                  nothing was kept; look at the disk and the memory of this machine, then copy it again",
                 self.came
             )));
         }
-        partial.publish().map_err(Failure::Told)?;
+        partial.publish(whole).map_err(Failure::Told)?;
         // The file is there, whether or not the sender still hears of it.
         let _ = self.connection.say(&Message::Done);
         Ok(())

@@ -5,7 +5,7 @@ use std::sync::mpsc::Receiver;
 
 use rdma_qp::Mr;
 
-use super::file::{CHUNK, Counts, Digest, Opened};
+use super::file::{CHUNK, Digest, Opened, Whole};
 use super::wake::Bell;
 
 /// Work for the thread that writes.
@@ -31,8 +31,8 @@ pub enum Job {
 pub enum Said {
     /// What a copy that broke off has left.
     Left(Option<(u64, Digest)>),
-    /// Everything is on the disk, and this was read back.
-    End(Digest, Option<Counts>),
+    /// Everything is on the disk, and was read back.
+    End(Whole),
 }
 
 /// Does its jobs until everything is there and was read back, or nobody wants it any more.
@@ -61,7 +61,7 @@ pub fn write_all(
                     None
                 })
             }
-            Job::Finish => (opened.finish()).map(|digest| Some(Said::End(digest, opened.counts()))),
+            Job::Finish => opened.finish().map(|whole| Some(Said::End(whole))),
         };
         let last = matches!(done, Err(_) | Ok(Some(Said::End(..))));
         if let Some(said) = done.transpose() {

@@ -2,13 +2,15 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 pub use rustix::process::Signal;
-use rustix::process::{Pid, kill_process};
+use rustix::process::{Pid, geteuid, kill_process};
 use serde_json::Value;
 
 /// Nothing here takes so long unless it hangs.
@@ -45,7 +47,18 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        open_up(&self.0);
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Lets anybody but root remove what is in directories that may not be written to.
+fn open_up(directory: &Path) {
+    let _ = std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o700));
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            open_up(&entry.path());
+        }
     }
 }
 
@@ -83,6 +96,36 @@ pub fn command<W: AsRef<OsStr>>(words: impl IntoIterator<Item = W>) -> Command {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     command
+}
+
+/// A user who may do no more than others, where the tests run as root: permissions say nothing to root.
+const NOBODY: u32 = 65534;
+
+/// A directory for [`as_user`] to write to. `None`, which is said: such a user could not even run the command.
+pub fn inbox_of_user(scratch: &Scratch) -> Option<PathBuf> {
+    let inbox = scratch.directory("inbox");
+    if !geteuid().is_root() {
+        return Some(inbox);
+    }
+    std::os::unix::fs::chown(&inbox, Some(NOBODY), Some(NOBODY)).unwrap();
+    let mut looks = Command::new("sh");
+    looks.args(["-c", r#"test -x "$1" -a -w "$2""#, "sh"]);
+    looks.arg(env!("CARGO_BIN_EXE_qp")).arg(&inbox);
+    if as_user(&mut looks).status().unwrap().success() {
+        return Some(inbox);
+    }
+    println!(
+        "SKIP copies of an ordinary user: user {NOBODY} cannot reach the directory of the tests"
+    );
+    None
+}
+
+/// The same command as a user who is not root.
+pub fn as_user(command: &mut Command) -> &mut Command {
+    match geteuid().is_root() {
+        true => command.uid(NOBODY).gid(NOBODY),
+        false => command,
+    }
 }
 
 /// Runs `command` to its end.

@@ -88,6 +88,26 @@ fn a_directory_arrives_as_it_is() {
     assert_eq!(describe(&scratch.at("another")), describe(&source));
 }
 
+/// A directory that its owner may not write to cannot be moved by him either, rename(2) says.
+#[test]
+fn a_tree_that_may_not_be_written_to_arrives() {
+    let scratch = Scratch::new();
+    let Some(inbox) = inbox_of_user(&scratch) else {
+        return;
+    };
+    let source = scratch.directory("tree");
+    fs::create_dir(source.join("in")).unwrap();
+    fs::write(source.join("in/file"), "content").unwrap();
+    for (name, mode) in [("in/file", 0o444), ("in", 0o555), ("", 0o555)] {
+        fs::set_permissions(source.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let mut copying = command([&source, &inbox]);
+    as_user(&mut copying).arg("--json");
+    report(&run(copying));
+    assert_eq!(describe(&inbox.join("tree")), describe(&source));
+    assert_eq!(names(&inbox), ["tree"], "nothing else is left");
+}
+
 #[test]
 fn two_terminals_and_a_tree_with_nothing_in_it() {
     let scratch = Scratch::new();

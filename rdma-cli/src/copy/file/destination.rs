@@ -11,7 +11,7 @@ use rustix::fs::{Advice, CWD, RenameFlags, fadvise, renameat_with};
 use rustix::io::Errno;
 
 use super::listing::{Counts, is_name};
-use super::planting::Planting;
+use super::planting::{Planting, Top};
 use super::{CHUNK, Digest, Summing, part};
 
 /// Where something is to go.
@@ -211,14 +211,6 @@ impl Opened {
         }
     }
 
-    /// What is in it, of a tree.
-    pub fn counts(&self) -> Option<Counts> {
-        match self {
-            Opened::File { .. } => None,
-            Opened::Tree(planting) => Some(planting.counts()),
-        }
-    }
-
     /// What a copy that broke off has left: whole chunks from the beginning, and the digest of them. `None`: nothing.
     ///
     /// # Errors
@@ -264,7 +256,7 @@ impl Opened {
     ///
     /// # Errors
     /// A sentence with the path and the system's error.
-    pub fn finish(&mut self) -> Result<Digest, String> {
+    pub fn finish(&mut self) -> Result<Whole, String> {
         match self {
             Opened::File { file, target, size } => {
                 let done = |error: io::Error| target.cannot("write", &error);
@@ -275,11 +267,29 @@ impl Opened {
                 let mut sum = Summing::default();
                 sum.file(file, *size)
                     .map_err(|error| target.cannot("read back", &error))?;
-                Ok(sum.done())
+                Ok(Whole {
+                    digest: sum.done(),
+                    tree: None,
+                })
             }
-            Opened::Tree(planting) => planting.finish(),
+            Opened::Tree(planting) => {
+                let (digest, top) = planting.finish()?;
+                Ok(Whole {
+                    digest,
+                    tree: Some((planting.counts(), top)),
+                })
+            }
         }
     }
+}
+
+/// What is on the disk, and was read back from there.
+#[derive(Debug)]
+pub struct Whole {
+    /// The digest of it.
+    pub digest: Digest,
+    /// Of a tree: what is in it, and its own directory.
+    pub tree: Option<(Counts, Top)>,
 }
 
 /// The temporary name; it is gone when this is dropped, unless what came is to be kept.
@@ -302,11 +312,11 @@ impl Partial {
         self.keep
     }
 
-    /// Gives it its final name, at once or not at all.
+    /// Gives what is whole its final name, at once or not at all.
     ///
     /// # Errors
     /// Something appeared under that name meanwhile and may not be replaced, or the system refused.
-    pub fn publish(&self) -> Result<(), String> {
+    pub fn publish(&mut self, whole: &Whole) -> Result<(), String> {
         self.target.check(self.tree)?;
         let from = match self.tree {
             true => self.temporary.join(part::TREE),
@@ -330,7 +340,14 @@ impl Partial {
             ErrorKind::AlreadyExists => self.target.exists(),
             _ => self.target.cannot("name", &error),
         })?;
+        // A tree leaves the directory that it stood in.
         part::remove(&self.temporary);
+        // Nothing of this copy is under that name any more, and whatever comes there is not its own.
+        self.keep = true;
+        if let Some((_, top)) = &whole.tree {
+            let settled = top.settle();
+            settled.map_err(|error| self.target.cannot("set the permissions of", &error))?;
+        }
         // The name is safe once the directory is on the disk; not every file system can do that.
         if let Ok(directory) = File::open(self.target.directory()) {
             let _ = directory.sync_all();
@@ -341,7 +358,6 @@ impl Partial {
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        // After a rename there is nothing under this name.
         if !self.keep {
             part::remove(&self.temporary);
         }

@@ -11,7 +11,7 @@ mod planting;
 mod source;
 mod tree;
 
-pub use destination::{Coming, Opened, Partial, Target};
+pub use destination::{Coming, Opened, Partial, Target, Whole};
 pub use listing::{Counts, LARGEST as LARGEST_LISTING};
 pub use source::{Piece, Progress, Source};
 

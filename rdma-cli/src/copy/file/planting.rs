@@ -5,7 +5,9 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Advice, AtFlags, CWD, OFlags, Timespec, Timestamps, fadvise, syncfs, utimensat};
+use rustix::fs::{
+    Advice, AtFlags, CWD, OFlags, Timespec, Timestamps, fadvise, futimens, syncfs, utimensat,
+};
 
 use super::destination::Target;
 use super::listing::{Counts, Entry, Kind, decode, path_of};
@@ -29,6 +31,22 @@ pub struct Planting {
     /// Some of it is there, of a copy that broke off, and may have its final permissions.
     taken_over: bool,
     planted: Option<Planted>,
+}
+
+/// The directory of a whole tree, which gets its permissions and times last of all: only a directory that may be written to
+/// can be moved to another one, as rename(2) has it.
+#[derive(Debug)]
+pub struct Top {
+    directory: File,
+    entry: Entry,
+}
+
+impl Top {
+    /// Sets permissions and times, wherever it is now.
+    pub fn settle(&self) -> io::Result<()> {
+        settle(&self.directory, &self.entry)?;
+        self.directory.sync_all()
+    }
 }
 
 /// What is known once the listing is there.
@@ -265,8 +283,9 @@ impl Planting {
         removed.map_err(|error| self.cannot("remove what was left of", &self.root, &error))
     }
 
-    /// Brings everything to the disk, reads it back from there, and sets permissions and times.
-    pub fn finish(&mut self) -> Result<Digest, String> {
+    /// Brings everything to the disk, reads it back from there, and sets permissions and times, but those of the directory
+    /// itself.
+    pub fn finish(&mut self) -> Result<(Digest, Top), String> {
         let size = self.sizes.1;
         if size > self.sizes.0 {
             self.advance(size - 1)?;
@@ -287,33 +306,67 @@ impl Planting {
         let Some(all) = &self.planted else {
             return Err("the sender left out its listing".to_owned());
         };
+        let Some(top) = all.entries.first() else {
+            return Err("the sender's listing is empty".to_owned());
+        };
         // What is in a directory first: to change that changes the directory's own time.
-        for (number, entry) in all.entries.iter().enumerate().rev() {
+        for (number, entry) in all.entries.iter().enumerate().skip(1).rev() {
             let path = &path_of(&self.root, &all.entries, number);
-            let set = || {
-                if !matches!(entry.kind, Kind::Link(_)) {
-                    fs::set_permissions(path, Permissions::from_mode(entry.mode.into()))?;
+            let set = match entry.kind {
+                Kind::Link(_) => {
+                    let times = times(entry);
+                    utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from)
                 }
-                let (tv_sec, nanos) = entry.written;
-                let time = Timespec {
-                    tv_sec,
-                    tv_nsec: nanos.into(),
-                };
-                let times = Timestamps {
-                    last_access: time,
-                    last_modification: time,
-                };
-                utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from)
+                _ => look_at(path, &entry.kind).and_then(|file| settle(&file, entry)),
             };
-            set().map_err(|error| self.cannot("set the permissions of", path, &error))?;
+            set.map_err(|error| self.cannot("set the permissions of", path, &error))?;
         }
+        let directory = look_at(&self.root, &top.kind)
+            .map_err(|error| self.cannot("open", &self.root, &error))?;
+        let entry = top.clone();
         self.sync()?;
-        Ok(sum.done())
+        Ok((sum.done(), Top { directory, entry }))
     }
 
     fn sync(&self) -> Result<(), String> {
         syncfs(&self.listing).map_err(|errno| self.cannot("write", &self.root, &errno.into()))
     }
+}
+
+/// When an entry was last written.
+fn times(entry: &Entry) -> Timestamps {
+    let (tv_sec, nanos) = entry.written;
+    let time = Timespec {
+        tv_sec,
+        tv_nsec: nanos.into(),
+    };
+    Timestamps {
+        last_access: time,
+        last_modification: time,
+    }
+}
+
+/// Sets permissions and times of what is open.
+fn settle(file: &File, entry: &Entry) -> io::Result<()> {
+    file.set_permissions(Permissions::from_mode(entry.mode.into()))?;
+    Ok(futimens(file, &times(entry))?)
+}
+
+/// Opens a file or a directory of the tree that is there. Nothing else is opened: what its permissions would be set on is
+/// somewhere else if it is a link.
+fn look_at(path: &Path, kind: &Kind) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
+        .open(path)?;
+    let about = file.metadata()?;
+    let right = match kind {
+        Kind::Directory => about.is_dir(),
+        _ => about.is_file(),
+    };
+    right
+        .then_some(file)
+        .ok_or_else(|| io::Error::from(ErrorKind::AlreadyExists))
 }
 
 /// Makes a directory that nobody else may enter; one that is there will do.

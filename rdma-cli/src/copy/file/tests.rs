@@ -130,14 +130,15 @@ fn zeros_are_left_out_and_still_counted() {
     assert_eq!(skipped, 8 * CHUNK as u64);
     assert_eq!(chunks[1].1.len(), 10);
 
-    let (mut opened, partial) = target(&scratch.at("copy"), false)
+    let (mut opened, mut partial) = target(&scratch.at("copy"), false)
         .create(&coming(size, source.mode))
         .unwrap();
     for (index, bytes) in &chunks {
         opened.write_at(index * CHUNK as u64, bytes).unwrap();
     }
-    assert_eq!(opened.finish().unwrap(), end.unwrap());
-    partial.publish().unwrap();
+    let whole = opened.finish().unwrap();
+    assert_eq!(whole.digest, end.unwrap());
+    partial.publish(&whole).unwrap();
     assert_eq!(
         fs::read(&path).unwrap(),
         fs::read(scratch.at("copy")).unwrap()
@@ -194,10 +195,10 @@ fn nothing_stands_under_the_final_name_before_it_is_whole() {
 #[test]
 fn permissions_follow_the_source_without_its_special_bits() {
     let scratch = Scratch::new("mode");
-    let (_, partial) = target(&scratch.at("copy"), false)
+    let (mut opened, mut partial) = target(&scratch.at("copy"), false)
         .create(&coming(0, 0o4500))
         .unwrap();
-    partial.publish().unwrap();
+    partial.publish(&opened.finish().unwrap()).unwrap();
     let mode = fs::metadata(scratch.at("copy"))
         .unwrap()
         .permissions()
@@ -216,9 +217,9 @@ fn what_exists_is_kept_unless_forced() {
             .unwrap_err()
             .contains("--force")
     );
-    let (mut opened, partial) = target(&path, true).create(&coming(3, 0o600)).unwrap();
+    let (mut opened, mut partial) = target(&path, true).create(&coming(3, 0o600)).unwrap();
     opened.write_at(0, b"new").unwrap();
-    partial.publish().unwrap();
+    partial.publish(&opened.finish().unwrap()).unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"new");
 
     fs::create_dir(scratch.at("folder")).unwrap();
@@ -238,9 +239,14 @@ fn what_exists_is_kept_unless_forced() {
 fn what_appears_meanwhile_is_kept_too() {
     let scratch = Scratch::new("meanwhile");
     let path = scratch.at("copy");
-    let (_, partial) = target(&path, false).create(&coming(0, 0o600)).unwrap();
+    let (mut opened, mut partial) = target(&path, false).create(&coming(0, 0o600)).unwrap();
     fs::write(&path, "somebody else's").unwrap();
-    assert!(partial.publish().unwrap_err().contains("exists already"));
+    assert!(
+        partial
+            .publish(&opened.finish().unwrap())
+            .unwrap_err()
+            .contains("exists already")
+    );
     drop(partial);
     assert_eq!(scratch.names(), ["copy"]);
     assert_eq!(fs::read(&path).unwrap(), b"somebody else's");
@@ -255,8 +261,8 @@ fn remains_of_killed_processes_are_swept_and_those_at_work_are_not() {
     }
     let busy = fs::File::create(scratch.at(".copy.qp-copy-2")).unwrap();
     rustix::fs::flock(&busy, rustix::fs::FlockOperation::LockExclusive).unwrap();
-    let (_, partial) = target(&path, false).create(&coming(0, 0o600)).unwrap();
-    partial.publish().unwrap();
+    let (mut opened, mut partial) = target(&path, false).create(&coming(0, 0o600)).unwrap();
+    partial.publish(&opened.finish().unwrap()).unwrap();
     assert_eq!(
         scratch.names(),
         [
@@ -278,8 +284,9 @@ fn a_pipe_with_the_name_of_remains_is_left_alone() {
     let (done, ended) = std::sync::mpsc::channel();
     let path = scratch.at("copy");
     std::thread::spawn(move || {
-        let (_, partial) = target(&path, false).create(&coming(0, 0o600)).unwrap();
-        done.send(partial.publish()).unwrap();
+        let (mut opened, mut partial) = target(&path, false).create(&coming(0, 0o600)).unwrap();
+        done.send(partial.publish(&opened.finish().unwrap()))
+            .unwrap();
     });
     let ended = ended.recv_timeout(std::time::Duration::from_secs(10));
     ended.expect("it waits for the pipe").unwrap();
@@ -338,8 +345,8 @@ fn names_from_the_peer_stay_in_the_directory() {
 fn the_longest_name_has_a_temporary_one() {
     let scratch = Scratch::new("long");
     let path = scratch.at(&"n".repeat(255));
-    let (_, partial) = target(&path, false).create(&coming(0, 0o600)).unwrap();
-    partial.publish().unwrap();
+    let (mut opened, mut partial) = target(&path, false).create(&coming(0, 0o600)).unwrap();
+    partial.publish(&opened.finish().unwrap()).unwrap();
     assert!(path.exists());
 }
 

@@ -184,15 +184,16 @@ fn a_tree_arrives_as_it_is() {
     assert_eq!(counts, expected);
     let (chunks, end, skipped) = read(&source);
     assert!(skipped >= 2 * CHUNK as u64, "{skipped}");
-    let (mut opened, partial) = target(&scratch.at("to"), false)
+    let (mut opened, mut partial) = target(&scratch.at("to"), false)
         .create(&of_tree(&source, false))
         .unwrap();
     for (index, bytes) in &chunks {
         opened.write_at(index * CHUNK as u64, bytes).unwrap();
     }
-    assert_eq!(opened.finish().unwrap(), end.unwrap());
+    let whole = opened.finish().unwrap();
+    assert_eq!(whole.digest, end.unwrap());
     assert!(!scratch.at("to").exists());
-    partial.publish().unwrap();
+    partial.publish(&whole).unwrap();
     assert_eq!(describe(&scratch.at("to")), describe(&scratch.at("from")));
     assert_eq!(scratch.names(), ["from", "to"]);
     let on_disk = fs::metadata(scratch.at("to/hole")).unwrap().blocks() * 512;
@@ -218,7 +219,7 @@ fn the_part_of_a_tree_is_gone_on_with() {
     drop((opened, partial));
     assert_eq!(scratch.names().len(), 2, "it is kept");
 
-    let (mut opened, partial) = to.create(&of_tree(&source, true)).unwrap();
+    let (mut opened, mut partial) = to.create(&of_tree(&source, true)).unwrap();
     let (count, sum) = opened.left().unwrap().unwrap();
     assert_eq!(count, 2);
     // What the sender makes of it.
@@ -242,8 +243,9 @@ fn the_part_of_a_tree_is_gone_on_with() {
     for (index, bytes) in &rest {
         opened.write_at(index * CHUNK as u64, bytes).unwrap();
     }
-    assert_eq!(Some(opened.finish().unwrap()), digest);
-    partial.publish().unwrap();
+    let whole = opened.finish().unwrap();
+    assert_eq!(Some(whole.digest), digest);
+    partial.publish(&whole).unwrap();
     assert_eq!(describe(&scratch.at("to")), describe(&scratch.at("from")));
 }
 
@@ -265,14 +267,15 @@ fn a_part_is_gone_on_with_only_behind_its_whole_listing() {
         opened.write_at(index * CHUNK as u64, bytes).unwrap();
     }
     drop((opened, partial));
-    let (mut opened, partial) = to.create(&of_tree(&source, true)).unwrap();
+    let (mut opened, mut partial) = to.create(&of_tree(&source, true)).unwrap();
     assert!(opened.left().unwrap().is_none());
     opened.start_over().unwrap();
     for (index, bytes) in &chunks {
         opened.write_at(index * CHUNK as u64, bytes).unwrap();
     }
-    assert_eq!(opened.finish().unwrap(), end.unwrap());
-    partial.publish().unwrap();
+    let whole = opened.finish().unwrap();
+    assert_eq!(whole.digest, end.unwrap());
+    partial.publish(&whole).unwrap();
     assert_eq!(describe(&scratch.at("to")), describe(&scratch.at("from")));
 }
 
