@@ -1,9 +1,9 @@
 //! A copy that broke off is gone on with.
 
 use std::fs;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -30,8 +30,16 @@ fn there(path: &Path) -> u64 {
 }
 
 fn listening(inbox: &Path, options: &[&str]) -> (Child, String) {
+    started(listening_command(inbox, options))
+}
+
+fn listening_command(inbox: &Path, options: &[&str]) -> Command {
     let mut command = command(["--listen", "127.0.0.1:0", "--json"]);
     command.arg(inbox).args(options);
+    command
+}
+
+fn started(mut command: Command) -> (Child, String) {
     // The lines that tell where it waits are on its standard error then.
     let mut child = command.spawn().unwrap();
     let mut errors = child.stderr.take().unwrap();
@@ -54,7 +62,14 @@ fn listening(inbox: &Path, options: &[&str]) -> (Child, String) {
 
 /// A sender and a receiver with these options, when more than 4 MiB have arrived.
 fn in_the_middle(source: &Path, inbox: &Path, options: &[&str]) -> (Child, Child) {
-    let (receiver, address) = listening(inbox, options);
+    in_the_middle_of(source, inbox, listening(inbox, options))
+}
+
+fn in_the_middle_of(
+    source: &Path,
+    inbox: &Path,
+    (receiver, address): (Child, String),
+) -> (Child, Child) {
     let mut sending = command([source.as_os_str(), address.as_ref()]);
     let sender = sending.args(SLOW).spawn().unwrap();
     let until = Instant::now() + Duration::from_secs(60);
@@ -67,7 +82,10 @@ fn in_the_middle(source: &Path, inbox: &Path, options: &[&str]) -> (Child, Child
 
 /// Goes on, at full speed. Gives the receiver's report, and what the two ends said.
 fn go_on(source: &Path, inbox: &Path) -> (Value, String) {
-    let (receiver, address) = listening(inbox, &["--resume"]);
+    go_on_to(source, listening(inbox, &["--resume"]))
+}
+
+fn go_on_to(source: &Path, (receiver, address): (Child, String)) -> (Value, String) {
     let sent = run(command([source.as_os_str(), address.as_ref()]));
     let received = finish(receiver);
     assert!(sent.status.success(), "{}", stderr(&sent));
@@ -120,6 +138,43 @@ fn after_the_receiver_was_killed() {
             "{said}"
         );
     }
+}
+
+/// What is there may not let its owner write to it, and what it will be is for the source of now to say.
+#[test]
+fn a_part_of_a_file_that_may_not_be_written_to() {
+    let scratch = Scratch::new();
+    let Some(inbox) = inbox_of_user(&scratch) else {
+        return;
+    };
+    let source = scratch.file("big", &noise(SIZE, 8));
+    let mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(&source, 0o444);
+    let listening = || {
+        let mut command = listening_command(&inbox, &["--resume"]);
+        as_user(&mut command);
+        started(command)
+    };
+    let (sender, mut receiver) = in_the_middle_of(&source, &inbox, listening());
+    receiver.kill().unwrap();
+    receiver.wait().unwrap();
+    finish(sender);
+    let part = part(&inbox);
+    let modes = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+    assert_eq!(modes(&part), 0o600, "nobody else reads what is not whole");
+    // As one is that was ended just before it got its name.
+    mode(&part, 0o444);
+    mode(&source, 0o540);
+    let (report, _) = go_on_to(&source, listening());
+    arrived(&report, &source, &inbox);
+    assert!(
+        report["bytes_resumed"].as_u64().unwrap() >= 3 << 20,
+        "{report}"
+    );
+    // The group may read where the umask of the tests lets it.
+    assert_eq!(modes(&inbox.join("big")) & 0o707, 0o500);
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! Where a file or a tree is received: under a temporary name until it is whole and its digest is right.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-use rustix::fs::{Advice, CWD, RenameFlags, fadvise, renameat_with};
+use rustix::fs::{Advice, CWD, Mode, RenameFlags, fadvise, renameat_with};
 use rustix::io::Errno;
 
 use super::listing::{Counts, is_name};
@@ -121,7 +122,7 @@ impl Target {
         format!("cannot {what} {}: {error}{cure}", path.display())
     }
 
-    /// Creates what is written to, with the permissions as far as the umask allows; or takes over what a copy that broke off
+    /// Creates what is written to, which nobody else may open before it is whole; or takes over what a copy that broke off
     /// has left. What else processes that are gone have left for the same destination is removed.
     ///
     /// # Errors
@@ -155,18 +156,18 @@ impl Target {
                 let sizes = (listing, coming.size);
                 Opened::Tree(Planting::new(self.clone(), &temporary, sizes, left)?)
             }
-            (None, Some(file)) => Opened::file(file, self, coming.size),
+            (None, Some(file)) => Opened::file(file, self, coming),
             (None, None) => {
                 let file = OpenOptions::new()
                     .read(true)
                     .write(true)
                     .create_new(true)
-                    .mode(coming.mode & 0o777)
+                    .mode(0o600)
                     .open(&temporary)
                     .map_err(refused)?;
                 // A file system without locks loses only what is done about what others have left.
                 part::lock(&file);
-                Opened::file(file, self, coming.size)
+                Opened::file(file, self, coming)
             }
         };
         Ok((opened, partial))
@@ -184,17 +185,20 @@ pub enum Opened {
         target: Target,
         /// Bytes in all.
         size: u64,
+        /// The permission bits that it gets when it is whole.
+        mode: u32,
     },
     /// A tree.
     Tree(Planting),
 }
 
 impl Opened {
-    fn file(file: File, target: &Target, size: u64) -> Opened {
+    fn file(file: File, target: &Target, coming: &Coming) -> Opened {
         Opened::File {
             file,
             target: target.clone(),
-            size,
+            size: coming.size,
+            mode: coming.mode & 0o777 & !umask(),
         }
     }
 
@@ -218,7 +222,9 @@ impl Opened {
     pub fn left(&mut self) -> Result<Option<(u64, Digest)>, String> {
         let chunk = CHUNK as u64;
         let (count, sum) = match self {
-            Opened::File { file, target, size } => {
+            Opened::File {
+                file, target, size, ..
+            } => {
                 let read = |file: &File| {
                     let count = file.metadata()?.len().min(*size) / chunk;
                     let mut sum = Summing::default();
@@ -252,15 +258,22 @@ impl Opened {
         }
     }
 
-    /// Gives everything its length, sees to it that all is on the disk, and reads it back from there.
+    /// Gives everything its length and permissions, sees to it that all is on the disk, and reads it back from there.
     ///
     /// # Errors
     /// A sentence with the path and the system's error.
     pub fn finish(&mut self) -> Result<Whole, String> {
         match self {
-            Opened::File { file, target, size } => {
+            Opened::File {
+                file,
+                target,
+                size,
+                mode,
+            } => {
                 let done = |error: io::Error| target.cannot("write", &error);
                 file.set_len(*size).map_err(done)?;
+                file.set_permissions(Permissions::from_mode(*mode))
+                    .map_err(|error| target.cannot("set the permissions of", &error))?;
                 file.sync_all().map_err(done)?;
                 // What the system has in memory would only say that it was written, not that it is on the disk.
                 let _ = fadvise(&*file, 0, None, Advice::DontNeed);
@@ -281,6 +294,18 @@ impl Opened {
             }
         }
     }
+}
+
+/// The bits that no new file of this process gets. The system tells them only to whoever changes them, so it is done once.
+fn umask() -> u32 {
+    static MASK: OnceLock<Mode> = OnceLock::new();
+    let mask = MASK.get_or_init(|| {
+        // Too few bits for a moment, rather than too many.
+        let mask = rustix::process::umask(Mode::RWXG | Mode::RWXO);
+        rustix::process::umask(mask);
+        mask
+    });
+    mask.bits()
 }
 
 /// What is on the disk, and was read back from there.

@@ -82,10 +82,28 @@ pub fn take_over(directory: &Path, name: &OsStr, wanted: Option<bool>) -> Option
 /// Whoever may write to the directory may have put something else there, such as a pipe, whose opening waits.
 fn open_and_lock(path: &Path) -> Option<File> {
     let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let opened = rustix::fs::open(path, flags | OFlags::RDWR, Mode::empty())
-        .or_else(|_| rustix::fs::open(path, flags | OFlags::RDONLY, Mode::empty()));
-    let file = File::from(opened.ok()?);
-    lock(&file).then_some(file)
+    let open = |how| rustix::fs::open(path, flags | how, Mode::empty()).map(File::from);
+    let free = |file: &File| lock(file) && stands_at(file, path);
+    let file = match open(OFlags::RDWR) {
+        Ok(file) => file,
+        Err(_) => {
+            // It may have its final permissions already, which need not let anybody write.
+            let shut = open(OFlags::RDONLY).ok().filter(free)?;
+            let own = fs::Permissions::from_mode(0o600);
+            shut.set_permissions(own).ok()?;
+            drop(shut);
+            open(OFlags::RDWR).ok()?
+        }
+    };
+    free(&file).then_some(file)
+}
+
+/// Whether that is a regular file and still has this name: whoever worked on it may have given it its final one before the
+/// lock was free.
+fn stands_at(file: &File, path: &Path) -> bool {
+    let which = |about: fs::Metadata| about.is_file().then(|| (about.dev(), about.ino()));
+    let here = file.metadata().ok().and_then(which);
+    here.is_some() && here == fs::symlink_metadata(path).ok().and_then(which)
 }
 
 /// Says that somebody works on it. False: somebody else does.
