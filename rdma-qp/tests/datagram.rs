@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use common::datagram::{KEY, Member, qkey};
 use common::{LIMIT, device};
-use rdma_qp::datagram::{Datagrams, Event, Options, PeerError, PeerId, SendError};
-use rdma_qp::{Armed, Device, Fate};
+use rdma_qp::datagram::{Datagrams, Event, Layer, Options, PeerError, PeerId, SendError};
+use rdma_qp::{Armed, Cq, Device, Fate};
 use rdma_soft::Profile;
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -291,6 +291,90 @@ fn one_descriptor_wakes_for_messages_and_for_time() {
     }
     assert_eq!(names, ["connected", "acknowledged", "dead"]);
     thread.join().unwrap();
+}
+
+/// An end on a CQ of the program's.
+struct Own {
+    layer: Layer,
+    cq: Cq,
+}
+
+impl Own {
+    fn new(device: &Device, options: &Options) -> Own {
+        let (pd, gid) = (
+            device.alloc_pd().unwrap(),
+            device.port(1).unwrap().best_gid().unwrap(),
+        );
+        let cq = device.create_cq(Layer::cq_entries(options)).unwrap();
+        let layer = Layer::new(device, &pd, &cq, &gid, options).unwrap();
+        Own { layer, cq }
+    }
+
+    /// Takes in what came, and sends, but takes no event.
+    fn turn(&mut self) {
+        while let Some(done) = self.cq.poll().unwrap() {
+            self.layer.book(&done).unwrap();
+        }
+        self.layer.progress().unwrap();
+    }
+}
+
+#[test]
+fn nobody_sleeps_over_what_can_leave() {
+    let device = device(Profile::default());
+    let options = Options {
+        peers: 1,
+        receives: 128,
+        send_depth: 16,
+        heartbeat: None,
+        ..Options::default()
+    };
+    let (mut a, mut b) = (Own::new(&device, &options), Own::new(&device, &options));
+    let to_b = a.layer.add_peer(&b.layer.card().unwrap()).unwrap();
+    b.layer.add_peer(&a.layer.card().unwrap()).unwrap();
+    assert_eq!(a.layer.next_timeout(), None);
+    a.layer.connect(to_b).unwrap();
+    // The beginning of a session.
+    assert_eq!(a.layer.next_timeout(), Some(Duration::ZERO));
+    a.layer.progress().unwrap();
+    assert_ne!(a.layer.next_timeout(), Some(Duration::ZERO));
+    let begin = Instant::now();
+    while !a.layer.is_connected(to_b) {
+        assert!(begin.elapsed() < LIMIT);
+        a.turn();
+        b.turn();
+    }
+    // Until completions are taken in, no more can leave than the device has places for.
+    let window = options.window() as usize;
+    for number in 0..window {
+        a.layer.send(to_b, &text(number, 10)).unwrap();
+    }
+    assert_ne!(a.layer.next_timeout(), Some(Duration::ZERO));
+    while a.layer.under_way() > 0 {
+        assert!(begin.elapsed() < LIMIT);
+        a.turn();
+        b.turn();
+    }
+    // The peer has all, and no room before the application takes some: which is told at once then.
+    while b.layer.next_timeout().is_some() {
+        assert!(begin.elapsed() < LIMIT);
+        b.turn();
+    }
+    let mut got = 0;
+    while let Some(event) = b.layer.next_event() {
+        got += usize::from(matches!(event, Event::Received { .. }));
+    }
+    assert_eq!(got, window);
+    assert_eq!(b.layer.next_timeout(), Some(Duration::ZERO));
+    b.turn();
+    assert_eq!(b.layer.next_timeout(), None);
+    // It is the same for the descriptor of an end with a CQ of its own.
+    let (mut a, b) = (end(&device, &options), end(&device, &options));
+    let to_b = a.add_peer(&b.card().unwrap()).unwrap();
+    assert_eq!(a.arm().unwrap(), Armed::Sleep);
+    a.connect(to_b).unwrap();
+    assert_eq!(a.arm().unwrap(), Armed::Ready);
+    assert!(a.poll().unwrap().is_none());
 }
 
 #[test]

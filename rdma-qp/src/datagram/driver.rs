@@ -159,11 +159,11 @@ impl Datagrams {
             return Ok(Armed::Ready);
         }
         let (now, due) = self.layer.due();
-        self.wake.at(now, due)?;
-        match due {
-            Some(due) if due <= now => Ok(Armed::Ready),
-            _ => self.arm_cq(),
+        if due.is_some_and(|due| due <= now) {
+            return Ok(Armed::Ready);
         }
+        self.wake.at(now, due)?;
+        self.arm_cq()
     }
 
     fn arm_cq(&self) -> Result<Armed, DatagramError> {

@@ -284,9 +284,13 @@ impl Layer {
         Ok(self.inbox.queue_mut().ring()?)
     }
 
-    /// Now, and when something is due, by the clock of this end.
+    /// Now, and when something is due, by the clock of this end: at once if something can leave.
     pub(super) fn due(&self) -> (Duration, Option<Duration>) {
-        (self.origin.elapsed(), self.machine.next_timeout())
+        let now = self.origin.elapsed();
+        // Without a free buffer it can leave when a send has ended.
+        let leaves = self.machine.has_transmit() && self.outgoing.free() > 0;
+        let due = self.machine.next_timeout();
+        (now, if leaves { Some(now) } else { due })
     }
 
     /// What happened next.
@@ -312,7 +316,8 @@ impl Layer {
         self.machine.has_event()
     }
 
-    /// How long it is until [`Layer::progress`] has something to do although nothing comes in; `None`: for ever.
+    /// How long it is until [`Layer::progress`] has something to do although nothing comes in: zero if something is ready to
+    /// leave; `None`: for ever.
     pub fn next_timeout(&self) -> Option<Duration> {
         let (now, due) = self.due();
         Some(due?.saturating_sub(now))
