@@ -34,6 +34,9 @@ pub use super::MAX_MESSAGE;
 use super::frames::{Frames, Kind, Stream, after};
 use super::{Exchange, ExchangeError};
 
+/// Named in an error whose address is not known.
+pub(crate) const UNRESOLVED: &str = "an address that does not resolve";
+
 /// Waits for peers.
 #[derive(Debug)]
 pub struct Listener {
@@ -46,7 +49,7 @@ pub struct Listener {
 /// # Errors
 /// The address does not resolve, is not of this host, or is in use.
 pub fn listen(address: impl ToSocketAddrs) -> Result<Listener, ExchangeError> {
-    let mut text = String::from("an address that does not resolve");
+    let mut text = String::from(UNRESOLVED);
     let bound = resolve(address).and_then(|addresses| {
         text = addresses
             .iter()
@@ -82,7 +85,7 @@ pub fn listen(address: impl ToSocketAddrs) -> Result<Listener, ExchangeError> {
 /// # Errors
 /// The address does not resolve, nobody listens there, or no answer within `limit`.
 pub fn connect(address: impl ToSocketAddrs, limit: Duration) -> Result<Channel, ExchangeError> {
-    let mut text = String::from("an address that does not resolve");
+    let mut text = String::from(UNRESOLVED);
     let until = after(limit);
     let connected = resolve(address).and_then(|addresses| {
         text = addresses
@@ -124,7 +127,8 @@ pub fn connect(address: impl ToSocketAddrs, limit: Duration) -> Result<Channel, 
         })
 }
 
-fn resolve(address: impl ToSocketAddrs) -> io::Result<Vec<SocketAddr>> {
+/// All that an address resolves to: one at least.
+pub(crate) fn resolve(address: impl ToSocketAddrs) -> io::Result<Vec<SocketAddr>> {
     let addresses: Vec<_> = address.to_socket_addrs()?.collect();
     if addresses.is_empty() {
         Err(io::Error::new(ErrorKind::NotFound, "no address"))

@@ -1,6 +1,7 @@
 //! How the two ends of a supervised connection meet, again and again, without waiting.
 
-use std::net::{SocketAddr, TcpStream};
+use std::fmt;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
 use crate::exchange::ExchangeError;
-use crate::exchange::tcp::{Channel, Listener};
+use crate::exchange::tcp::{self, Channel, Listener};
 
 /// A message is a few hundred bytes, so a channel that takes none for so long is broken.
 const SEND_LIMIT: Duration = Duration::from_secs(1);
@@ -30,7 +31,7 @@ pub enum Sign {
 /// A way to meet the peer, as often as needed, either of whose ends may be restarted: a channel that carries messages of some
 /// hundred bytes in order, and that both ends see end. Nothing here waits.
 ///
-/// [`connect`] and [`listen`] make one over TCP. Over anything else (a launcher, a message service) a program makes its own.
+/// [`connect`], [`connect_any`] and [`listen`] make one over TCP. Over anything else (a launcher, a message service) a program makes its own.
 pub trait Meeting: Send {
     /// Looks for the peer from now on. What comes of it is told by [`Meeting::poll`].
     fn seek(&mut self);
@@ -83,11 +84,38 @@ pub trait Meeting: Send {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn connect(address: SocketAddr) -> Connect {
-    Connect {
-        address,
-        state: Connecting::No,
-        generation: 0,
-    }
+    Connect::new(vec![address])
+}
+
+/// Meets the peer at one of these addresses: each attempt tries them in turn, beginning with the one where the peer was met
+/// last. A host name mostly stands for several, `localhost` for `::1` and `127.0.0.1`.
+///
+/// A name is looked up here and never again, since a [`Meeting`] does not wait, and a look-up may.
+///
+/// ```
+/// use rdma_qp::supervise::{Meeting, Sign, connect_any};
+/// let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+/// let mut meeting = connect_any(("localhost", listener.local_addr()?.port()))?;
+/// meeting.seek();
+/// let sign = loop {
+///     if let Some(sign) = meeting.poll() {
+///         break sign;
+///     }
+/// };
+/// assert_eq!(sign, Sign::Met);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// The name does not resolve, or to no address.
+pub fn connect_any(addresses: impl ToSocketAddrs) -> Result<Connect, ExchangeError> {
+    let found = tcp::resolve(addresses).map_err(|source| ExchangeError::Address {
+        action: "connect to",
+        address: tcp::UNRESOLVED.to_owned(),
+        hint: "",
+        source,
+    })?;
+    Ok(Connect::new(found))
 }
 
 /// Meets the peer here, wherever it comes from. One listener is for one peer: a new one that introduces itself takes the place
@@ -102,10 +130,15 @@ pub fn listen(listener: Listener) -> Listen {
     }
 }
 
-/// A [`Meeting`] over TCP, see [`connect`].
+/// A [`Meeting`] over TCP, see [`connect`] and [`connect_any`].
 #[derive(Debug)]
 pub struct Connect {
-    address: SocketAddr,
+    /// One at least.
+    addresses: Vec<SocketAddr>,
+    /// Which of them is tried, or was met.
+    at: usize,
+    /// Why nobody was met at those that this attempt has tried.
+    failures: Vec<String>,
     state: Connecting,
     generation: u64,
 }
@@ -119,27 +152,81 @@ enum Connecting {
 }
 
 impl Connect {
+    fn new(addresses: Vec<SocketAddr>) -> Connect {
+        Connect {
+            addresses,
+            at: 0,
+            failures: Vec::new(),
+            state: Connecting::No,
+            generation: 0,
+        }
+    }
+
     fn set(&mut self, state: Connecting) {
         self.state = state;
         self.generation += 1;
     }
 
-    /// Begins to connect.
-    fn begin(&self) -> rustix::io::Result<OwnedFd> {
-        let family = match self.address {
-            SocketAddr::V4(_) => AddressFamily::INET,
-            SocketAddr::V6(_) => AddressFamily::INET6,
-        };
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = socket_with(family, SocketType::STREAM, flags, None)?;
-        match rustix::net::connect(&socket, &self.address) {
-            Ok(()) | Err(rustix::io::Errno::INPROGRESS | rustix::io::Errno::INTR) => Ok(socket),
-            Err(errno) => Err(errno),
-        }
+    fn address(&self) -> SocketAddr {
+        self.addresses[self.at]
     }
 
-    fn not_reached(&self, why: impl std::fmt::Display) -> String {
-        format!("cannot connect to {}: {why}", self.address)
+    /// Begins to connect to the next address that this attempt has not tried.
+    fn begin(&mut self) {
+        while self.failures.len() < self.addresses.len() {
+            match socket_to(self.address()) {
+                Ok(socket) => return self.set(Connecting::Begun(socket)),
+                Err(errno) => self.not_reached(errno),
+            }
+        }
+        let why = self.failures.join("; ");
+        self.set(Connecting::Failed(why));
+    }
+
+    fn not_reached(&mut self, why: impl fmt::Display) {
+        let address = self.address();
+        (self.failures).push(format!("cannot connect to {address}: {why}"));
+        self.turn();
+    }
+
+    /// It is the turn of the next address.
+    fn turn(&mut self) {
+        self.at = (self.at + 1) % self.addresses.len();
+    }
+
+    /// Goes on with connecting; true if there is a channel now.
+    fn go_on(&mut self) -> Result<bool, String> {
+        let told = |errno: rustix::io::Errno| errno.to_string();
+        match &self.state {
+            Connecting::Begun(socket) if connected(socket).map_err(told)? => {}
+            _ => return Ok(false),
+        }
+        let Connecting::Begun(socket) = std::mem::replace(&mut self.state, Connecting::No) else {
+            return Ok(false);
+        };
+        self.generation += 1;
+        let (stream, address) = (TcpStream::from(socket), self.address());
+        // Where nobody listens, a socket may come to be connected to itself (tcp(7), simultaneous open).
+        if stream.local_addr().is_ok_and(|own| own == address) {
+            return Err("nobody listens there".to_owned());
+        }
+        let channel = Channel::new(stream, address, SEND_LIMIT).map_err(|e| e.to_string())?;
+        self.set(Connecting::Open(Box::new(channel)));
+        Ok(true)
+    }
+}
+
+/// A socket that is about to be connected.
+fn socket_to(address: SocketAddr) -> rustix::io::Result<OwnedFd> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) | Err(rustix::io::Errno::INPROGRESS | rustix::io::Errno::INTR) => Ok(socket),
+        Err(errno) => Err(errno),
     }
 }
 
@@ -154,11 +241,9 @@ fn connected(socket: &OwnedFd) -> rustix::io::Result<bool> {
 
 impl Meeting for Connect {
     fn seek(&mut self) {
-        let state = match self.begin() {
-            Ok(socket) => Connecting::Begun(socket),
-            Err(errno) => Connecting::Failed(self.not_reached(errno)),
-        };
-        self.set(state);
+        self.leave();
+        self.failures.clear();
+        self.begin();
     }
 
     fn poll(&mut self) -> Option<Sign> {
@@ -176,33 +261,18 @@ impl Meeting for Connect {
                     Some(Sign::Lost(error.to_string()))
                 }
             },
-            Connecting::Begun(socket) => {
-                match connected(socket) {
-                    Ok(false) => return None,
-                    Ok(true) => {}
-                    Err(errno) => {
-                        let why = self.not_reached(errno);
-                        self.set(Connecting::No);
-                        return Some(Sign::Lost(why));
+            Connecting::Begun(_) => {
+                while let Connecting::Begun(_) = self.state {
+                    match self.go_on() {
+                        Ok(true) => return Some(Sign::Met),
+                        Ok(false) => return None,
+                        Err(why) => {
+                            self.not_reached(why);
+                            self.begin();
+                        }
                     }
                 }
-                let Connecting::Begun(socket) = std::mem::replace(&mut self.state, Connecting::No)
-                else {
-                    return None;
-                };
-                self.generation += 1;
-                let stream = TcpStream::from(socket);
-                // Where nobody listens, a socket may come to be connected to itself (tcp(7), simultaneous open).
-                if stream.local_addr().is_ok_and(|own| own == self.address) {
-                    return Some(Sign::Lost(self.not_reached("nobody listens there")));
-                }
-                match Channel::new(stream, self.address, SEND_LIMIT) {
-                    Ok(channel) => {
-                        self.set(Connecting::Open(Box::new(channel)));
-                        Some(Sign::Met)
-                    }
-                    Err(error) => Some(Sign::Lost(self.not_reached(error))),
-                }
+                self.poll()
             }
         }
     }
@@ -210,11 +280,15 @@ impl Meeting for Connect {
     fn send(&mut self, message: &[u8]) -> Result<(), ExchangeError> {
         match &mut self.state {
             Connecting::Open(channel) => channel.send(message),
-            _ => Err(no_channel(self.address)),
+            _ => Err(no_channel(self.address())),
         }
     }
 
     fn leave(&mut self) {
+        // An address that does not answer leaves the next attempt to the others.
+        if let Connecting::Begun(_) = self.state {
+            self.turn();
+        }
         self.set(Connecting::No);
     }
 

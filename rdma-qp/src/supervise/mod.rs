@@ -139,7 +139,7 @@ pub use driver::{Happened, NotPosted, SuperviseError, Supervised};
 pub use event::{Action, Event, Why};
 pub use ledger::{Ledger, Message, Report};
 pub use machine::{Probed, Supervisor};
-pub use meeting::{Connect, Listen, Meeting, Sign, connect, listen};
+pub use meeting::{Connect, Listen, Meeting, Sign, connect, connect_any, listen};
 pub use options::{Backoff, Options, Proof};
 pub use probes::{HEARTBEAT, HEARTBEAT_ANSWER, Probes};
 #[cfg(feature = "tokio")]

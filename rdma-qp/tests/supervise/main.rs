@@ -350,6 +350,80 @@ fn who_finds_nobody_gives_up_if_it_is_told_to() {
     assert!(because.unwrap().contains("refused"), "{:?}", a.events);
 }
 
+/// A name stands for several addresses, and at the first nobody may listen.
+#[test]
+fn a_peer_of_several_addresses_is_found() {
+    let (here, there) = (device(Profile::default()), device(Profile::default()));
+    let nobody = [listener(), listener()].map(|l| l.local_addr().unwrap());
+    let listener = listener();
+    let all = [nobody[0], listener.local_addr().unwrap(), nobody[1]];
+    let meeting = supervise::connect_any(&all[..]).unwrap();
+    let mut a = end!(rc, &here, meeting, quick());
+    let mut b = end!(rc, &there, supervise::listen(listener), quick());
+    carries(&mut a, &mut b, 1);
+    // One attempt is enough, and so it is again.
+    drop(b);
+    let there = device(Profile::default());
+    let listener = loop {
+        a.turn().unwrap();
+        if let Ok(listener) = tcp::listen(all[1]) {
+            break listener;
+        }
+    };
+    let mut b = end!(rc, &there, supervise::listen(listener), quick());
+    carries(&mut a, &mut b, 2);
+}
+
+/// All of them are told where nobody is met, and a name that stands for none is an error.
+#[test]
+fn addresses_where_nobody_is_met_are_told() {
+    let nobody = [listener(), listener()].map(|l| l.local_addr().unwrap());
+    let here = device(Profile::default());
+    let options = Options {
+        give_up: Some(Duration::from_millis(300)),
+        ..quick()
+    };
+    let meeting = supervise::connect_any(&nobody[..]).unwrap();
+    let mut a = end!(rc, &here, meeting, options);
+    let limit = Instant::now() + LIMIT;
+    while a.turn().is_ok() {
+        assert!(Instant::now() < limit);
+    }
+    let told = a.events.iter().any(|event| match event {
+        Event::GaveUp { because, .. } => nobody.iter().all(|address| {
+            let said = format!("{address}: Connection refused");
+            because
+                .as_ref()
+                .is_some_and(|because| because.contains(&said))
+        }),
+        _ => false,
+    });
+    assert!(told, "{:?}", a.events);
+    assert!(supervise::connect_any(&[][..]).is_err());
+    assert!(supervise::connect_any("no port").is_err());
+}
+
+/// An address may not answer at all; then the next attempt is for the others.
+#[test]
+fn an_address_that_does_not_answer_leaves_others_their_turn() {
+    let (here, there) = (device(Profile::default()), device(Profile::default()));
+    // Its queue holds one, and whoever comes then hears nothing.
+    let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    rustix::net::listen(&deaf, 0).unwrap();
+    let address = deaf.local_addr().unwrap();
+    let _first = std::net::TcpStream::connect(address).unwrap();
+    let listener = listener();
+    let all = [address, listener.local_addr().unwrap()];
+    let options = Options {
+        step: Duration::from_millis(300),
+        ..quick()
+    };
+    let meeting = supervise::connect_any(&all[..]).unwrap();
+    let mut a = end!(rc, &here, meeting, options.clone());
+    let mut b = end!(rc, &there, supervise::listen(listener), options);
+    carries(&mut a, &mut b, 1);
+}
+
 #[test]
 fn what_cannot_be_supervised_is_refused() {
     let here = device(Profile::default());
