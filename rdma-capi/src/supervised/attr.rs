@@ -1,9 +1,9 @@
 //! What a supervised connection shall be like.
 
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use rdma_qp::supervise::{Meeting, Options, Probes, Supervised};
+use rdma_qp::exchange::ExchangeError;
+use rdma_qp::supervise::{Connect, Meeting, Options, Probes, Supervised, connect_any};
 use rdma_qp::{Cq, Device, Mr, NOTHING, Pd, PostError, Qp, RecvQueue};
 
 use super::Any;
@@ -39,15 +39,15 @@ pub struct qp_supervised_options {
     pub reserved: u64,
 }
 
-/// An address that a text names.
-pub(super) fn resolve(address: &str) -> Result<SocketAddr, Fault> {
-    let found = address.to_socket_addrs().map_err(|error| {
-        let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
-        Fault::new(QP_CODE_TEXT, errno, format!("address {address:?}: {error}"))
-    })?;
-    found.into_iter().next().ok_or_else(|| {
-        let text = format!("address {address:?} has no IP address");
-        Fault::new(QP_CODE_TEXT, libc::EINVAL, text)
+/// Meets the peer at any of the addresses that a text names.
+pub(super) fn connect(address: &str) -> Result<Connect, Fault> {
+    connect_any(address).map_err(|error| {
+        let errno = match &error {
+            ExchangeError::Address { source, .. } => source.raw_os_error(),
+            _ => None,
+        };
+        let text = format!("address {address:?}: {error}");
+        Fault::new(QP_CODE_TEXT, errno.unwrap_or(libc::EINVAL), text)
     })
 }
 

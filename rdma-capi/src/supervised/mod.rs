@@ -264,8 +264,7 @@ export! {
         // SAFETY: these are the lengths of the two, says the header.
         let (offered, receives) = unsafe { (offered.of(offered_count)?, receives.of(receive_count)?) };
         let parts = Parts::new(attr, options, offered, receives)?;
-        let peer = attr::resolve(address.0)?;
-        let any = parts.supervise(&device, &pd, rdma_qp::supervise::connect(peer))?;
+        let any = parts.supervise(&device, &pd, attr::connect(address.0)?)?;
         link.set(insert(Link::new(any, None))?);
         Ok(())
     }
