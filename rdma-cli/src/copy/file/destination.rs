@@ -41,7 +41,8 @@ impl Target {
     /// `place` itself, or `name` in it if it is a directory.
     ///
     /// # Errors
-    /// `name` is no file name: empty, `.`, `..`, or with a slash; or `place` ends in a slash and is no directory.
+    /// `name` is no file name: empty, `.`, `..`, or with a slash; or it is a temporary name, whose file a later copy would
+    /// remove or go on with; or `place` ends in a slash and is no directory.
     pub fn new(place: &Path, name: &OsStr, force: bool) -> Result<Target, String> {
         if !place.is_dir() {
             if place.as_os_str().as_bytes().ends_with(b"/") {
@@ -55,9 +56,13 @@ impl Target {
                 force,
             });
         }
-        if !is_name(name) {
+        if !is_name(name) || part::is_temporary(name) {
+            let why = match is_name(name) {
+                true => ": it is one of a copy that is not whole; copy it under another name",
+                false => "",
+            };
             return Err(format!(
-                "{name:?} is no name for a file in {}",
+                "{name:?} is no name for a file in {}{why}",
                 place.display()
             ));
         }

@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -20,30 +21,42 @@ pub const LISTING: &str = "listing";
 /// Next to it: the tree.
 pub const TREE: &str = "tree";
 
-/// What the names of all temporary files for the destination `name` begin with.
-fn prefix(name: &OsStr) -> OsString {
-    let mut prefix = b".".to_vec();
-    prefix.extend_from_slice(&name.as_bytes()[..name.len().min(NAME_PART)]);
-    prefix.extend_from_slice(MARK.as_bytes());
-    OsString::from_vec(prefix)
+/// As much of a destination's name as its temporary names have.
+fn name_part(name: &OsStr) -> &[u8] {
+    &name.as_bytes()[..name.len().min(NAME_PART)]
+}
+
+/// A temporary name for a destination.
+fn temporary(name: &OsStr, number: u32) -> OsString {
+    let number = number.to_string();
+    OsString::from_vec([b".", name_part(name), MARK.as_bytes(), number.as_bytes()].concat())
+}
+
+/// Of a temporary name, the part that it has of its destination's name. `None`: it is no temporary name.
+fn made_for(temporary: &OsStr) -> Option<&[u8]> {
+    let rest = temporary.as_bytes().strip_prefix(b".")?;
+    let digits = rest.iter().rev().take_while(|byte| byte.is_ascii_digit());
+    let (rest, number) = rest.split_at(rest.len() - digits.count());
+    rest.strip_suffix(MARK.as_bytes())
+        .filter(|_| !number.is_empty())
+}
+
+/// Whether what has this name would be taken for what a copy has left.
+pub fn is_temporary(name: &OsStr) -> bool {
+    made_for(name).is_some()
 }
 
 /// The temporary name of this process for a destination.
 pub fn own(directory: &Path, name: &OsStr) -> PathBuf {
-    let mut temporary = prefix(name);
-    temporary.push(std::process::id().to_string());
-    directory.join(temporary)
+    directory.join(temporary(name, std::process::id()))
 }
 
 /// Looks through what processes that are gone have left for a destination. What was written last is kept, if it is `wanted`
 /// (a tree, or a file) and given back with its lock; all else is removed.
 pub fn take_over(directory: &Path, name: &OsStr, wanted: Option<bool>) -> Option<(PathBuf, File)> {
-    let prefix = prefix(name);
     let mut found: Option<(SystemTime, PathBuf, File)> = None;
     for entry in fs::read_dir(directory).ok()?.flatten() {
-        let name = entry.file_name();
-        let number = name.as_bytes().strip_prefix(prefix.as_bytes());
-        let ours = number.is_some_and(|n| !n.is_empty() && n.iter().all(u8::is_ascii_digit));
+        let ours = made_for(&entry.file_name()) == Some(name_part(name));
         let Some(kind) = entry.file_type().ok().filter(|_| ours) else {
             continue;
         };
@@ -64,6 +77,9 @@ pub fn take_over(directory: &Path, name: &OsStr, wanted: Option<bool>) -> Option
         let Some(file) = open_and_lock(&locked) else {
             continue;
         };
+        if tree && make_private(&path).is_err() {
+            continue;
+        }
         let about = file.metadata().ok();
         let written = about.and_then(|about| about.modified().ok());
         let newer = |at: &SystemTime| found.as_ref().is_none_or(|(other, ..)| other <= at);
@@ -96,6 +112,13 @@ fn open_and_lock(path: &Path) -> Option<File> {
         }
     };
     free(&file).then_some(file)
+}
+
+/// Lets nobody else enter the directory of a tree, whoever made it.
+fn make_private(path: &Path) -> io::Result<()> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    directory.set_permissions(fs::Permissions::from_mode(0o700))
 }
 
 /// Whether that is a regular file and still has this name: whoever worked on it may have given it its final one before the

@@ -341,6 +341,27 @@ fn names_from_the_peer_stay_in_the_directory() {
     assert_eq!(target.path, scratch.at("plain name"));
 }
 
+/// A later copy would take what has such a name for what an earlier one has left.
+#[test]
+fn temporary_names_from_the_peer_are_refused() {
+    let scratch = Scratch::new("chosen");
+    let long = "n".repeat(255);
+    for name in ["victim", "a.qp-copy-", ".hidden", &long] {
+        let (_, partial) = target(&scratch.at(name), false)
+            .create(&coming(0, 0o600))
+            .unwrap();
+        let made = scratch.names();
+        let why = Target::new(&scratch.0, OsStr::new(&made[0]), true).unwrap_err();
+        assert!(why.contains("not whole"), "{made:?}: {why}");
+        drop(partial);
+    }
+    let refused = |name: &str| Target::new(&scratch.0, OsStr::new(name), true).is_err();
+    assert!(refused(".victim.qp-copy-1") && refused("..qp-copy-007"));
+    for name in ["victim.qp-copy-1", ".victim.qp-copy-", ".qp-copy-1x", ".1"] {
+        assert!(!refused(name), "{name}");
+    }
+}
+
 #[test]
 fn the_longest_name_has_a_temporary_one() {
     let scratch = Scratch::new("long");

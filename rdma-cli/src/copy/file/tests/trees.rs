@@ -249,6 +249,20 @@ fn the_part_of_a_tree_is_gone_on_with() {
     assert_eq!(describe(&scratch.at("to")), describe(&scratch.at("from")));
 }
 
+#[test]
+fn nobody_else_enters_a_part_that_is_gone_on_with() {
+    let scratch = Scratch::new("entered");
+    grow(&scratch.at("from"));
+    let source = Source::open(&scratch.at("from")).unwrap();
+    let to = target(&scratch.at("to"), false);
+    drop(to.create(&of_tree(&source, true)).unwrap());
+    let part = scratch.at(&scratch.names()[0]);
+    fs::set_permissions(&part, fs::Permissions::from_mode(0o777)).unwrap();
+    let _again = to.create(&of_tree(&source, true)).unwrap();
+    let part = scratch.at(&scratch.names()[0]);
+    assert_eq!(fs::metadata(part).unwrap().mode() & 0o7777, 0o700);
+}
+
 /// Its listing is longer than a chunk, and so are not its files: what could be compared would be a part of the listing.
 #[test]
 fn a_part_is_gone_on_with_only_behind_its_whole_listing() {
