@@ -186,7 +186,9 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
         if let Some(peer) = self.get_mut(id) {
             let former = peer.address;
             (peer.address, peer.payload, peer.max_message) = (address, payload, max_message);
-            peer.reset = None;
+            if former != address {
+                (peer.opening, peer.hello, peer.reset) = (None, None, None);
+            }
             self.by_address.remove(&former);
             self.by_address.insert(address, id.index);
         }

@@ -119,9 +119,12 @@ impl<B: Deref<Target = [u8]>> Peer<B> {
         self.heard(now);
     }
 
-    /// Forgets the session, and whatever was to begin.
+    /// Forgets the session, or, if there is none, the search for one. What the peer was answered for its next session stays:
+    /// it may have that answer already.
     pub(super) fn forget(&mut self) {
-        (self.session, self.opening, self.hello) = (None, None, None);
+        if self.session.take().is_none() {
+            (self.opening, self.hello) = (None, None);
+        }
         (self.ask, self.asked) = (false, None);
     }
 

@@ -1,5 +1,7 @@
 //! The machine, packet by packet.
 
+mod sessions;
+
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -109,45 +111,6 @@ fn connected(options: &Options) -> (End, End) {
         (vec!["connected".to_owned()], vec!["connected".to_owned()])
     );
     (a, b)
-}
-
-#[test]
-fn a_session_begins_with_two_hellos_and_the_message_behind_them() {
-    let (mut a, mut b) = pair(&Options::default());
-    a.send(us(0), b"hi");
-    let hello = a.out(us(0));
-    assert_eq!(kinds(&hello), [Kind::Hello]);
-    assert_eq!(Header::parse(&hello[0]).unwrap().to, 0);
-    give(&mut b, us(1), a.at, hello);
-    let answer = b.out(us(1));
-    assert_eq!(kinds(&answer), [Kind::Hello]);
-    assert!(
-        !b.machine.is_connected(b.peer),
-        "who begins may be long dead"
-    );
-    give(&mut a, us(2), b.at, answer);
-    let data = a.out(us(2));
-    assert_eq!(kinds(&data), [Kind::Data]);
-    give(&mut b, us(3), a.at, data);
-    assert_eq!(b.events(), ["connected", "received hi"]);
-    // Nothing goes back, so the acknowledgement goes alone, after a while.
-    assert_eq!(b.out(us(3)).len(), 0);
-    b.machine.handle_timeout(us(53));
-    let ack = b.out(us(53));
-    assert_eq!(kinds(&ack), [Kind::Ack]);
-    give(&mut a, us(54), b.at, ack);
-    assert_eq!(a.events(), ["connected", "acknowledged 1"]);
-    assert_eq!(a.machine.under_way(), 0);
-}
-
-#[test]
-fn both_may_begin_at_once() {
-    let (mut a, mut b) = pair(&Options::default());
-    a.send(us(0), b"from a");
-    b.send(us(0), b"from b");
-    settle(&mut a, &mut b, us(0));
-    assert_eq!(a.events()[..2], ["connected", "received from b"]);
-    assert_eq!(b.events()[..2], ["connected", "received from a"]);
 }
 
 #[test]
@@ -267,120 +230,6 @@ fn time_outs_double_and_have_one_packet_under_way() {
         }
     }
     assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 250]);
-}
-
-#[test]
-fn a_peer_that_says_nothing_is_dead_within_the_bound() {
-    let options = Options::default();
-    let (mut a, mut b) = connected(&options);
-    a.send(us(0), b"at the peer");
-    give(&mut b, us(10), a.at, a.out(us(0)));
-    // The window is 16: of this one a part never leaves.
-    a.send(us(0), &[7; 30 * PART]);
-    a.out(us(0));
-    let mut now = us(0);
-    while a.machine.has_event() || a.machine.under_way() > 0 {
-        now = a.machine.next_timeout().unwrap().max(now);
-        a.machine.handle_timeout(now);
-        a.out(now);
-        if a.machine.has_event() {
-            break;
-        }
-    }
-    assert_eq!(now, options.dead_after);
-    assert_eq!(a.events(), ["dead", "lost 1 Unknown", "lost 2 NotDone"]);
-    assert_eq!(a.machine.next_timeout().map(|due| due > now), None);
-    // The peer was there all the time, and hears of it when it says something.
-    b.send(now, b"still there?");
-    give(&mut a, now, b.at, b.out(now));
-    let reset = a.out(now);
-    assert_eq!(kinds(&reset), [Kind::Reset]);
-    give(&mut b, now, a.at, reset);
-    assert_eq!(
-        b.events(),
-        ["received at the peer", "restarted", "lost 1 Unknown"]
-    );
-}
-
-#[test]
-fn an_idle_peer_is_asked_and_a_dead_one_noticed() {
-    let options = Options::default();
-    let (mut a, mut b) = connected(&options);
-    let heartbeat = options.heartbeat.unwrap();
-    a.machine.handle_timeout(heartbeat);
-    let ask = a.out(heartbeat);
-    assert_eq!(Header::parse(&ask[0]).unwrap().flags, ASK);
-    give(&mut b, heartbeat, a.at, ask);
-    let answer = b.out(heartbeat);
-    assert_eq!(Header::parse(&answer[0]).unwrap().flags, 0);
-    give(&mut a, heartbeat, b.at, answer);
-    let mut now = heartbeat;
-    while !a.machine.has_event() {
-        now = a.machine.next_timeout().unwrap();
-        a.machine.handle_timeout(now);
-        a.out(now);
-    }
-    assert_eq!(Some(now - heartbeat), options.notices_within());
-    assert_eq!(a.events(), ["dead"]);
-}
-
-#[test]
-fn a_peer_that_was_restarted_is_told_from_its_former_life() {
-    let options = Options::default();
-    let (mut a, mut b) = connected(&options);
-    b.send(us(0), b"of the former life");
-    let late = b.out(us(0));
-    a.send(us(0), b"for the former life");
-    let lost = a.out(us(0));
-    // The new one has the same address, and nothing else.
-    let mut b = End::new(1, &options, 77);
-    give(&mut b, us(10), a.at, lost);
-    let reset = b.out(us(10));
-    assert_eq!((kinds(&reset), b.events().len()), (vec![Kind::Reset], 0));
-    give(&mut a, us(20), b.at, reset);
-    assert_eq!(a.events(), ["restarted", "lost 1 Unknown"]);
-    // What the former one has sent is nobody's any more.
-    give(&mut a, us(30), b.at, late);
-    assert_eq!((a.events().len(), a.machine.counters().stale), (0, 1));
-    let reset = a.out(us(30));
-    give(&mut b, us(40), a.at, reset);
-    a.send(us(50), b"for the new life");
-    settle(&mut a, &mut b, us(50));
-    assert_eq!(b.events(), ["connected", "received for the new life"]);
-}
-
-#[test]
-fn a_restarted_peer_that_speaks_first_ends_the_former_session() {
-    let options = Options::default();
-    let (mut a, _) = connected(&options);
-    a.send(us(0), b"lost");
-    a.out(us(0));
-    let mut b = End::new(1, &options, 77);
-    b.send(us(10), b"here I am");
-    give(&mut a, us(10), b.at, b.out(us(10)));
-    assert_eq!(a.events().len(), 0, "it may be an old one");
-    settle(&mut a, &mut b, us(20));
-    assert_eq!(
-        a.events(),
-        ["restarted", "lost 1 Unknown", "received here I am"]
-    );
-}
-
-#[test]
-fn an_old_hello_changes_nothing() {
-    let options = Options::default();
-    let mut old = End::new(1, &options, 55);
-    old.send(us(0), b"never");
-    let hello = old.out(us(0));
-    let (mut a, mut b) = connected(&options);
-    give(&mut a, us(10), b.at, hello);
-    settle(&mut a, &mut b, us(10));
-    a.send(us(20), b"goes on");
-    settle(&mut a, &mut b, us(20));
-    assert_eq!(
-        (a.events(), b.events()),
-        (vec![], vec!["received goes on".to_owned()])
-    );
 }
 
 #[test]

@@ -55,7 +55,9 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
         }
         match peer.opening {
             Some(opening) if opening.own == header.to => {
-                self.establish(now, index, named);
+                if !self.establish(now, index, named) {
+                    return;
+                }
                 let Some(peer) = self.peer(index) else { return };
                 // It shall know that its session is there, even if there is nothing to be sent.
                 peer.incoming.asked();
