@@ -138,7 +138,7 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
         mtu: u32,
         max_message: u32,
     ) -> Result<PeerId, PeerError> {
-        self.check_free(address)?;
+        self.check_free(address, None)?;
         let free = self.peers.iter().position(|(_, peer)| peer.is_none());
         let index = free.unwrap_or(self.peers.len());
         if index >= self.options.peers as usize {
@@ -160,15 +160,17 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
         self.payload.min(theirs)
     }
 
-    fn check_free(&self, address: Address) -> Result<(), PeerError> {
-        match self.by_address.get(&address) {
-            Some(&index) => Err(PeerError::Taken(self.id(index))),
-            None => Ok(()),
+    /// Whether nobody is at that address, or nobody but `itself`.
+    fn check_free(&self, address: Address, itself: Option<PeerId>) -> Result<(), PeerError> {
+        let there = self.by_address.get(&address).map(|&index| self.id(index));
+        match there {
+            Some(peer) if there != itself => Err(PeerError::Taken(peer)),
+            _ => Ok(()),
         }
     }
 
-    /// The peer was restarted at another address: what is not acknowledged is lost, as [`Event::Lost`] tells, and what is
-    /// sent from now on goes there.
+    /// The peer was restarted, at another address or where it was: what is not acknowledged is lost, as [`Event::Lost`] tells,
+    /// and what is sent from now on goes there.
     ///
     /// # Errors
     /// There is no such peer, or the address is that of another one.
@@ -180,7 +182,7 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
         max_message: u32,
     ) -> Result<(), PeerError> {
         self.get(id).ok_or(PeerError::NoSuchPeer(id))?;
-        self.check_free(address)?;
+        self.check_free(address, Some(id))?;
         self.end_session(id.index, Some(Event::Restarted { peer: id }));
         let payload = self.payload_to(mtu);
         if let Some(peer) = self.get_mut(id) {

@@ -218,3 +218,33 @@ fn an_old_hello_changes_nothing() {
         (vec![], vec!["received goes on".to_owned()])
     );
 }
+
+#[test]
+fn a_peer_that_is_restarted_where_it_was_can_be_moved() {
+    let options = Options {
+        peers: 2,
+        ..Options::default()
+    };
+    let (mut a, b) = connected(&options);
+    a.send(us(0), b"lost");
+    a.out(us(0));
+    let here = b.at;
+    let mut b = End::new(1, &options, 77);
+    a.machine.move_peer(a.peer, here, MTU, 5).unwrap();
+    assert_eq!(a.events(), ["restarted", "lost 1 Unknown"]);
+    let error = a.machine.send(us(10), a.peer, b"longer").unwrap_err();
+    assert!(
+        matches!(error, SendError::TooLong { max: 5, .. }),
+        "{error}"
+    );
+    a.send(us(10), b"short");
+    settle(&mut a, &mut b, us(10));
+    assert_eq!(b.events(), ["connected", "received short"]);
+    // Where another one is, it cannot be.
+    let other = a.machine.add_peer(address(9), MTU, 5).unwrap();
+    let moved = a.machine.move_peer(a.peer, address(9), MTU, 5);
+    assert!(matches!(moved, Err(PeerError::Taken(peer)) if peer == other));
+    // Nobody is left at an address that a peer has left.
+    a.machine.move_peer(a.peer, address(8), MTU, 5).unwrap();
+    a.machine.move_peer(other, here, MTU, 5).unwrap();
+}
