@@ -124,7 +124,7 @@ impl<B: Deref<Target = [u8]>> Incoming<B> {
         if u64::from(self.untold) >= (self.window / 4).max(1) {
             self.now = true;
         } else if self.due.is_none() {
-            self.due = Some(now + options.ack_delay);
+            self.due = Some(now.saturating_add(options.ack_delay));
         }
         Ok(Taken::New)
     }

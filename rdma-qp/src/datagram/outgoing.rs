@@ -188,7 +188,7 @@ impl Outgoing {
         if !self.waits() {
             self.timer = None;
         } else if self.timer.is_none() {
-            self.timer = Some(now + self.patience(options));
+            self.timer = Some(now.saturating_add(self.patience(options)));
         }
     }
 

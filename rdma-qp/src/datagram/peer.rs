@@ -97,7 +97,7 @@ impl<B: Deref<Target = [u8]>> Peer<B> {
             asks: None,
         });
         if opening.asks.is_none() {
-            opening.asks = Some((now + options.first_timeout, 0));
+            opening.asks = Some((now.saturating_add(options.first_timeout), 0));
             (self.hello, self.asked) = (Some(0), Some(now));
         }
     }
@@ -136,13 +136,13 @@ impl<B: Deref<Target = [u8]>> Peer<B> {
 
     /// When the peer counts as dead if nothing is heard.
     fn dead_at(&self, options: &Options) -> Option<Duration> {
-        Some(self.asked? + options.dead_after)
+        Some(self.asked?.saturating_add(options.dead_after))
     }
 
     /// When it is asked whether it is there.
     fn beat_at(&self, options: &Options) -> Option<Duration> {
         let idle = self.session.is_some() && self.asked.is_none();
-        idle.then_some(self.heard + options.heartbeat?)
+        idle.then_some(self.heard.saturating_add(options.heartbeat?))
     }
 
     /// When there is something to do although nothing comes.
@@ -170,11 +170,8 @@ impl<B: Deref<Target = [u8]>> Peer<B> {
         {
             *tries = (*tries + 1).min(16);
             let wait = options.first_timeout.saturating_mul(1 << *tries);
-            *at = now
-                + wait.clamp(
-                    options.least_timeout,
-                    options.most_timeout().max(options.least_timeout),
-                );
+            let (least, most) = (options.least_timeout, options.most_timeout());
+            *at = now.saturating_add(wait.clamp(least, most.max(least)));
             self.hello = Some(0);
         }
         if self.session.is_none() {

@@ -248,3 +248,50 @@ fn a_peer_that_is_restarted_where_it_was_can_be_moved() {
     a.machine.move_peer(a.peer, address(8), MTU, 5).unwrap();
     a.machine.move_peer(other, here, MTU, 5).unwrap();
 }
+
+#[test]
+fn durations_without_end_are_waited_for_without_end() {
+    type Set = fn(&mut Options);
+    let never = Duration::MAX;
+    let sets: [(&str, Set); 5] = [
+        ("ack_delay", |o| o.ack_delay = Duration::MAX),
+        ("first_timeout", |o| o.first_timeout = Duration::MAX),
+        ("least_timeout", |o| o.least_timeout = Duration::MAX),
+        ("dead_after", |o| o.dead_after = Duration::MAX),
+        ("heartbeat", |o| o.heartbeat = Some(Duration::MAX)),
+    ];
+    for (name, set) in sets {
+        let mut options = Options::default();
+        set(&mut options);
+        let late = Duration::from_secs(1000);
+        let (mut a, mut b) = pair(&options);
+        // The first HELLO is lost, and so there is a repetition, if that is ever due.
+        a.send(us(1), b"there");
+        a.out(us(1));
+        let mut now = us(20_001);
+        a.machine.handle_timeout(now);
+        if options.first_timeout == never {
+            b.machine.connect(now, b.peer).unwrap();
+        }
+        settle(&mut a, &mut b, now);
+        now += us(60);
+        b.send(now, b"back");
+        settle(&mut a, &mut b, now);
+        assert_eq!(b.events(), ["connected", "received there"], "{name}");
+        assert_eq!(
+            a.events(),
+            ["connected", "acknowledged 1", "received back"],
+            "{name}"
+        );
+        // It is idle for a while, and then one packet is lost.
+        a.machine.handle_timeout(now + us(100));
+        settle(&mut a, &mut b, now + us(100));
+        a.send(now + us(100), b"lost");
+        a.out(now + us(100));
+        a.machine.handle_timeout(late);
+        a.out(late);
+        let lives = options.dead_after == never;
+        assert_eq!(a.machine.under_way(), usize::from(lives), "{name}");
+        assert_eq!(a.machine.is_connected(a.peer), lives, "{name}");
+    }
+}
