@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
-use super::{Budget, NAP, Node};
+use super::{Budget, NAP, Node, POST};
 use crate::core::time::Instant;
 use crate::verbs::sys::with_signals_blocked;
 
@@ -31,7 +31,7 @@ use crate::verbs::sys::with_signals_blocked;
 ///   never the other way round, or the thread might be asleep again, with a time of its own, when 0 is
 ///   set, and nobody would wake it for an earlier `next`.
 ///
-/// Before it sleeps, the thread asks [`Posts::missed`](super::queue::Posts::missed) as every driver does.
+/// Before it sleeps or naps, the thread asks [`Posts::missed`](super::queue::Posts::missed) as every driver does.
 ///
 /// # Napping
 ///
@@ -181,6 +181,10 @@ fn run(node: &Node, waiters: &[Arc<OwnedFd>]) {
                     true => LONG_NAP,
                     false => NAP,
                 };
+                drop(driver);
+                if node.posts.missed() {
+                    node.drive(node.clock.now(), POST, false);
+                }
             }
             sleeper.napping.store(true, Ordering::SeqCst);
             let mut ended = false;
