@@ -1,10 +1,10 @@
 //! Where a file or a tree is received: under a temporary name until it is whole and its digest is right.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -139,41 +139,30 @@ impl Target {
             .path
             .file_name()
             .ok_or_else(|| format!("{} has no name that a file could have", self.path.display()))?;
-        let temporary = part::own(self.directory(), name);
         let wanted = coming.resume.then_some(tree);
         let left = part::take_over(self.directory(), name, wanted);
-        let refused = |error: io::Error| self.cannot("create", &error);
-        let left = match left {
-            Some((path, file)) => {
-                fs::rename(path, &temporary).map_err(refused)?;
-                Some(file)
-            }
-            None => None,
+        let taken_over = left.is_some();
+        let (temporary, file) = match left {
+            Some(left) => left,
+            None => part::make(self.directory(), name, tree)
+                .map_err(|error| self.cannot("create", &error))?,
         };
+        // From here on what has that name is this copy's own, and nobody takes it over as long as this can remove it.
+        let lock = file.try_clone();
         let partial = Partial {
-            temporary: temporary.clone(),
+            temporary,
             target: self.clone(),
             tree,
             keep: coming.resume,
+            _lock: lock.map_err(|error| self.cannot("create", &error))?,
         };
-        let opened = match (coming.listing, left) {
-            (Some(listing), left) => {
+        let opened = match coming.listing {
+            Some(listing) => {
                 let sizes = (listing, coming.size);
-                Opened::Tree(Planting::new(self.clone(), &temporary, sizes, left)?)
+                let at = &partial.temporary;
+                Opened::Tree(Planting::new(self.clone(), at, sizes, file, taken_over)?)
             }
-            (None, Some(file)) => Opened::file(file, self, coming),
-            (None, None) => {
-                let file = OpenOptions::new()
-                    .read(true)
-                    .write(true)
-                    .create_new(true)
-                    .mode(0o600)
-                    .open(&temporary)
-                    .map_err(refused)?;
-                // A file system without locks loses only what is done about what others have left.
-                part::lock(&file);
-                Opened::file(file, self, coming)
-            }
+            None => Opened::file(file, self, coming),
         };
         Ok((opened, partial))
     }
@@ -329,6 +318,8 @@ pub struct Partial {
     target: Target,
     tree: bool,
     keep: bool,
+    /// The same open file as what is written to, and so the same lock.
+    _lock: File,
 }
 
 impl Partial {

@@ -1,20 +1,24 @@
 //! What is written before it has its final name: the temporary name, and what a copy that broke off has left under one.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
-use std::io;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 
 /// Between the name of the destination and the number of the process, in temporary names.
 const MARK: &str = ".qp-copy-";
 /// Longest part of the destination's name in a temporary name: file systems allow 255 bytes in all.
 const NAME_PART: usize = 200;
+
+/// Numbers that are tried for a temporary name.
+const NUMBERS: u32 = 1000;
 
 /// In the temporary directory of a tree: its listing, which is locked by whoever works on it.
 pub const LISTING: &str = "listing";
@@ -46,9 +50,43 @@ pub fn is_temporary(name: &OsStr) -> bool {
     made_for(name).is_some()
 }
 
-/// The temporary name of this process for a destination.
-pub fn own(directory: &Path, name: &OsStr) -> PathBuf {
-    directory.join(temporary(name, std::process::id()))
+/// Makes a temporary file for a destination, or the directory of a tree. Gives its path, and the file, or the listing, with
+/// its lock. A name that is taken is somebody else's: the next number may be free.
+///
+/// # Errors
+/// The system refused; then nothing of it is there.
+pub fn make(directory: &Path, name: &OsStr, tree: bool) -> io::Result<(PathBuf, File)> {
+    let first = std::process::id();
+    for number in (0..NUMBERS).map(|more| first.wrapping_add(more)) {
+        let path = directory.join(temporary(name, number));
+        let made = match tree {
+            true => DirBuilder::new().mode(0o700).create(&path),
+            false => Ok(()),
+        };
+        let written = match tree {
+            true => path.join(LISTING),
+            false => path.clone(),
+        };
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(0o600);
+        match made.and_then(|()| options.open(&written)) {
+            Ok(file) => match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                // Whoever took it for what a process that is gone has left removes it.
+                Err(Errno::WOULDBLOCK) => {}
+                Ok(()) if !stands_at(&file, &written) => {}
+                // A file system without locks loses only what is done about what others have left.
+                _ => return Ok((path, file)),
+            },
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => {
+                if tree {
+                    let _ = fs::remove_dir(&path);
+                }
+                return Err(error);
+            }
+        }
+    }
+    Err(ErrorKind::AlreadyExists.into())
 }
 
 /// Looks through what processes that are gone have left for a destination. What was written last is kept, if it is `wanted`
@@ -130,7 +168,7 @@ fn stands_at(file: &File, path: &Path) -> bool {
 }
 
 /// Says that somebody works on it. False: somebody else does.
-pub fn lock(file: &File) -> bool {
+fn lock(file: &File) -> bool {
     flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 

@@ -11,7 +11,7 @@ use rustix::fs::{
 
 use super::destination::Target;
 use super::listing::{Counts, Entry, Kind, decode, path_of};
-use super::part::{LISTING, TREE, lock, remove};
+use super::part::{TREE, remove};
 use super::{Digest, Summing};
 
 /// A tree under its temporary name.
@@ -61,30 +61,14 @@ struct Planted {
 }
 
 impl Planting {
-    /// A tree in the directory `temporary`: with `left`, the locked listing of one that is there.
+    /// A tree in the directory `temporary` with its locked listing; `taken_over` is one that a copy which broke off has left.
     pub fn new(
         target: Target,
         temporary: &Path,
         sizes: (u64, u64),
-        left: Option<File>,
+        listing: File,
+        taken_over: bool,
     ) -> Result<Planting, String> {
-        let refused = |error: io::Error| target.cannot_at("create", &target.path, &error);
-        let taken_over = left.is_some();
-        let listing = match left {
-            Some(listing) => listing,
-            None => {
-                // Not one that is there: whose it is would be who may enter it.
-                let made = DirBuilder::new().mode(0o700).create(temporary);
-                made.map_err(refused)?;
-                let path = temporary.join(LISTING);
-                let mut options = OpenOptions::new();
-                options.read(true).write(true).create_new(true).mode(0o600);
-                let listing = options.open(path).map_err(refused)?;
-                // A file system without locks loses only what is done about what others have left.
-                lock(&listing);
-                listing
-            }
-        };
         let mut planting = Planting {
             target,
             root: temporary.join(TREE),

@@ -274,6 +274,43 @@ fn remains_of_killed_processes_are_swept_and_those_at_work_are_not() {
     );
 }
 
+/// It may be removed at any time.
+#[test]
+fn what_is_about_to_be_removed_is_not_taken_over() {
+    let scratch = Scratch::new("removing");
+    let to = target(&scratch.at("copy"), false);
+    let (opened, first) = to.create(&coming(1, 0o600)).unwrap();
+    drop(opened);
+    let resume = Coming {
+        resume: true,
+        ..coming(1, 0o600)
+    };
+    let (_opened, _second) = to.create(&resume).unwrap();
+    assert_eq!(scratch.names().len(), 2);
+    drop(first);
+    assert_eq!(scratch.names().len(), 1);
+}
+
+/// Such as that of a copy which runs, in another container, as the process of the same number.
+#[test]
+fn a_temporary_name_that_is_taken_is_left_to_whoever_has_it() {
+    let scratch = Scratch::new("taken");
+    let own = format!(".copy.qp-copy-{}", std::process::id());
+    let busy = fs::File::create(scratch.at(&own)).unwrap();
+    rustix::fs::flock(&busy, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let to = target(&scratch.at("copy"), false);
+    for listing in [None, Some(1)] {
+        let coming = Coming {
+            listing,
+            ..coming(1, 0o600)
+        };
+        let (_, partial) = to.create(&coming).unwrap();
+        assert_eq!(scratch.names().len(), 2, "{listing:?}");
+        drop(partial);
+        assert_eq!(scratch.names(), [&*own], "{listing:?}");
+    }
+}
+
 /// Opening a pipe waits for somebody who writes to it.
 #[test]
 fn a_pipe_with_the_name_of_remains_is_left_alone() {
