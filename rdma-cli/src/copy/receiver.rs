@@ -18,7 +18,9 @@ use super::args::Plan;
 use super::connection::{Connection, Event, give_reason, give_up};
 use super::console::Console;
 use super::end::LocalEnd;
-use super::file::{CHUNK, Coming, Counts, Digest, Opened, Partial, Target, Whole, chunk_len};
+use super::file::{
+    CHUNK, Coming, Counts, Digest, Opened, Partial, Remains, Target, Whole, chunk_len,
+};
 use super::interrupt::Interrupt;
 use super::protocol::{Message, Offer, SLOTS, hear, say};
 use super::report::Report;
@@ -70,6 +72,8 @@ pub fn receive(
     let (connection, _) = Connection::new(end, channel, interrupt, "sender", &offered)?;
     console.step(&connection.summary());
     let mut receiving = Receiving::begin(connection, opened, (offer.size, resume), console)?;
+    // Once the sender sees that this end lives: of large trees, it takes longer than it would wait otherwise.
+    receiving.begin_to_write(partial.remains());
     let received = receiving.run(&mut partial);
     console.finish();
     let Received {
@@ -244,15 +248,8 @@ impl<'a> Receiving<'a> {
             .spawn(write)
             .map_err(told)?;
         let rest = match resume {
-            true => {
-                let _ = jobs.send(Job::Look);
-                console.wait("looking at what is there already");
-                Rest::Unknown
-            }
-            false => {
-                console.begin(size);
-                Rest::Settled
-            }
+            true => Rest::Unknown,
+            false => Rest::Settled,
         };
         Ok(Receiving {
             connection,
@@ -272,6 +269,18 @@ impl<'a> Receiving<'a> {
             reading: resume,
             early: VecDeque::new(),
         })
+    }
+
+    /// The first that the thread that writes has to do: what nobody wants any more is removed, and what is wanted looked at.
+    fn begin_to_write(&self, remains: Remains) {
+        self.job(Job::Sweep(remains));
+        match self.rest {
+            Rest::Settled => self.console.begin(self.size),
+            _ => {
+                self.job(Job::Look);
+                self.console.wait("looking at what is there already");
+            }
+        }
     }
 
     /// Receives everything, checks it, and gives it its final name.
@@ -297,7 +306,7 @@ impl<'a> Receiving<'a> {
                     .as_ref()
                     .is_some_and(|(chunks, _)| *chunks <= self.came)
             {
-                self.job(Job::Finish)?;
+                self.job(Job::Finish);
                 self.reading = true;
                 finished = Some(Instant::now());
                 self.console
@@ -348,7 +357,7 @@ impl<'a> Receiving<'a> {
             self.resumed = (chunk * CHUNK as u64).min(self.size);
             self.console.step(&goes_on(self.resumed));
         } else {
-            self.job(Job::StartOver)?;
+            self.job(Job::StartOver);
             if have > 0 {
                 self.console.step(STARTS_OVER);
             }
@@ -405,7 +414,7 @@ impl<'a> Receiving<'a> {
                 index,
                 slot,
                 len: due,
-            })?;
+            });
             self.came += 1;
             self.next = index + 1;
             self.bytes += u64::from(len);
@@ -415,10 +424,9 @@ impl<'a> Receiving<'a> {
         Ok(())
     }
 
-    fn job(&self, job: Job) -> Result<(), Failure> {
+    fn job(&self, job: Job) {
         // If the thread ended, what it said comes next.
         let _ = self.jobs.send(job);
-        Ok(())
     }
 
     /// Tells the sender which slots are free again.

@@ -5,11 +5,13 @@ use std::sync::mpsc::Receiver;
 
 use rdma_qp::Mr;
 
-use super::file::{CHUNK, Digest, Opened, Whole};
+use super::file::{CHUNK, Digest, Opened, Remains, Whole};
 use super::wake::Bell;
 
 /// Work for the thread that writes.
 pub enum Job {
+    /// Remove what nobody wants any more.
+    Sweep(Remains),
     /// Look at what a copy that broke off has left.
     Look,
     /// Throw that away.
@@ -46,6 +48,10 @@ pub fn write_all(
     let mut bytes = vec![0; CHUNK];
     while let Ok(job) = queue.recv() {
         let done = match job {
+            Job::Sweep(remains) => {
+                remains.remove();
+                Ok(None)
+            }
             Job::Look => opened.left().map(|left| Some(Said::Left(left))),
             Job::StartOver => opened.start_over().map(|()| None),
             Job::Write { index, slot, len } => {

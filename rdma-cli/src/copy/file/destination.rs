@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::listing::{Counts, is_name};
 use super::planting::{Planting, Top};
-use super::{CHUNK, Digest, Summing, part};
+use super::{CHUNK, Digest, Summing, part, part::Remains};
 
 /// Where something is to go.
 #[derive(Clone, Debug)]
@@ -128,7 +128,8 @@ impl Target {
     }
 
     /// Creates what is written to, which nobody else may open before it is whole; or takes over what a copy that broke off
-    /// has left. What else processes that are gone have left for the same destination is removed.
+    /// has left. What else processes that are gone have left for the same destination is for [`Partial::remains`]. The sender
+    /// waits for this: what may take long comes later.
     ///
     /// # Errors
     /// As [`check`](Self::check), or the system refused.
@@ -140,7 +141,7 @@ impl Target {
             .file_name()
             .ok_or_else(|| format!("{} has no name that a file could have", self.path.display()))?;
         let wanted = coming.resume.then_some(tree);
-        let left = part::take_over(self.directory(), name, wanted);
+        let (left, remains) = part::take_over(self.directory(), name, wanted);
         let taken_over = left.is_some();
         let (temporary, file) = match left {
             Some(left) => left,
@@ -154,13 +155,14 @@ impl Target {
             target: self.clone(),
             tree,
             keep: coming.resume,
+            remains,
             _lock: lock.map_err(|error| self.cannot("create", &error))?,
         };
         let opened = match coming.listing {
             Some(listing) => {
                 let sizes = (listing, coming.size);
                 let at = &partial.temporary;
-                Opened::Tree(Planting::new(self.clone(), at, sizes, file, taken_over)?)
+                Opened::Tree(Planting::new(self.clone(), at, sizes, file, taken_over))
             }
             None => Opened::file(file, self, coming),
         };
@@ -228,6 +230,7 @@ impl Opened {
                 read(file).map_err(|error| target.cannot("read", &error))?
             }
             Opened::Tree(planting) => {
+                planting.look()?;
                 let count = planting.extent()? / chunk;
                 // What a listing says that was not compared to its end may be wrong.
                 if count * chunk < planting.listing() {
@@ -318,6 +321,7 @@ pub struct Partial {
     target: Target,
     tree: bool,
     keep: bool,
+    remains: Remains,
     /// The same open file as what is written to, and so the same lock.
     _lock: File,
 }
@@ -326,6 +330,11 @@ impl Partial {
     /// What came is wrong: it is of no use to anybody.
     pub fn discard(&mut self) {
         self.keep = false;
+    }
+
+    /// What else is to be removed, once.
+    pub fn remains(&mut self) -> Remains {
+        std::mem::take(&mut self.remains)
     }
 
     /// Whether what came is kept when this is dropped.

@@ -13,6 +13,7 @@ mod tree;
 
 pub use destination::{Coming, Opened, Partial, Target, Whole};
 pub use listing::{Counts, LARGEST as LARGEST_LISTING};
+pub use part::Remains;
 pub use source::{Piece, Progress, Source};
 
 use std::fmt;

@@ -89,11 +89,27 @@ pub fn make(directory: &Path, name: &OsStr, tree: bool) -> io::Result<(PathBuf, 
     Err(ErrorKind::AlreadyExists.into())
 }
 
-/// Looks through what processes that are gone have left for a destination. What was written last is kept, if it is `wanted`
-/// (a tree, or a file) and given back with its lock; all else is removed.
-pub fn take_over(directory: &Path, name: &OsStr, wanted: Option<bool>) -> Option<(PathBuf, File)> {
+/// What processes that are gone have left and nobody wants any more. It is kept from others until it is removed, or dropped.
+#[derive(Debug, Default)]
+pub struct Remains(Vec<(PathBuf, File)>);
+
+impl Remains {
+    /// Removes it, which of large trees takes long.
+    pub fn remove(self) {
+        self.0.iter().for_each(|(path, _)| remove(path));
+    }
+}
+
+/// Looks through what processes that are gone have left for a destination. What was written last is given with its lock, if
+/// it is `wanted` (a tree, or a file); all else remains.
+pub fn take_over(
+    directory: &Path,
+    name: &OsStr,
+    wanted: Option<bool>,
+) -> (Option<(PathBuf, File)>, Remains) {
     let mut found: Option<(SystemTime, PathBuf, File)> = None;
-    for entry in fs::read_dir(directory).ok()?.flatten() {
+    let mut remains = Remains::default();
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let ours = made_for(&entry.file_name()) == Some(name_part(name));
         let Some(kind) = entry.file_type().ok().filter(|_| ours) else {
             continue;
@@ -123,14 +139,13 @@ pub fn take_over(directory: &Path, name: &OsStr, wanted: Option<bool>) -> Option
         let newer = |at: &SystemTime| found.as_ref().is_none_or(|(other, ..)| other <= at);
         match written.filter(newer) {
             Some(at) if wanted == Some(tree) => {
-                if let Some((_, former, _)) = found.replace((at, path, file)) {
-                    remove(&former);
-                }
+                let former = found.replace((at, path, file));
+                remains.0.extend(former.map(|(_, path, file)| (path, file)));
             }
-            _ => remove(&path),
+            _ => remains.0.push((path, file)),
         }
     }
-    found.map(|(_, path, file)| (path, file))
+    (found.map(|(_, path, file)| (path, file)), remains)
 }
 
 /// Whoever may write to the directory may have put something else there, such as a pipe, whose opening waits.

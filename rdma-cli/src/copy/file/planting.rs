@@ -68,8 +68,8 @@ impl Planting {
         sizes: (u64, u64),
         listing: File,
         taken_over: bool,
-    ) -> Result<Planting, String> {
-        let mut planting = Planting {
+    ) -> Planting {
+        Planting {
             target,
             root: temporary.join(TREE),
             listing,
@@ -77,20 +77,23 @@ impl Planting {
             listed: 0,
             taken_over,
             planted: None,
-        };
-        if taken_over {
-            // Of another tree, it is of no use.
-            let about = planting.listing.metadata();
-            if about.is_ok_and(|about| about.len() == sizes.0) {
-                planting.listed = sizes.0;
-                if planting.plant().is_err() {
-                    planting.start_over()?;
-                }
-            } else {
-                planting.start_over()?;
+        }
+    }
+
+    /// Looks at what a copy that broke off has left, and makes what of the tree is missing.
+    pub fn look(&mut self) -> Result<(), String> {
+        if !self.taken_over {
+            return Ok(());
+        }
+        // Of another tree, it is of no use.
+        let about = self.listing.metadata();
+        if about.is_ok_and(|about| about.len() == self.sizes.0) {
+            self.listed = self.sizes.0;
+            if self.plant().is_ok() {
+                return Ok(());
             }
         }
-        Ok(planting)
+        self.start_over()
     }
 
     fn cannot(&self, what: &str, path: &Path, error: &io::Error) -> String {

@@ -262,6 +262,7 @@ fn remains_of_killed_processes_are_swept_and_those_at_work_are_not() {
     let busy = fs::File::create(scratch.at(".copy.qp-copy-2")).unwrap();
     rustix::fs::flock(&busy, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let (mut opened, mut partial) = target(&path, false).create(&coming(0, 0o600)).unwrap();
+    partial.remains().remove();
     partial.publish(&opened.finish().unwrap()).unwrap();
     assert_eq!(
         scratch.names(),

@@ -249,6 +249,35 @@ fn the_part_of_a_tree_is_gone_on_with() {
     assert_eq!(describe(&scratch.at("to")), describe(&scratch.at("from")));
 }
 
+/// The sender is told that it may begin before anything is done that takes the longer, the more there is.
+#[test]
+fn what_takes_long_is_done_after_the_sender_was_accepted() {
+    let scratch = Scratch::new("long-work");
+    grow(&scratch.at("from"));
+    let source = Source::open(&scratch.at("from")).unwrap();
+    let (chunks, ..) = read(&source);
+    let to = target(&scratch.at("to"), false);
+    let (mut opened, partial) = to.create(&of_tree(&source, true)).unwrap();
+    opened.write_at(0, &chunks[0].1).unwrap();
+    drop((opened, partial));
+    let part = scratch.at(&scratch.names()[0]);
+    fs::remove_dir(part.join("tree/empty")).unwrap();
+    // An older one, which is not gone on with.
+    let old = scratch.at(".to.qp-copy-0");
+    fs::create_dir(&old).unwrap();
+    let listing = fs::File::create(old.join(part::LISTING)).unwrap();
+    listing.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    drop(listing);
+
+    let (mut opened, mut partial) = to.create(&of_tree(&source, true)).unwrap();
+    assert!(!part.join("tree/empty").exists(), "planted already");
+    assert!(old.exists(), "removed already");
+    assert_eq!(opened.left().unwrap().map(|(count, _)| count), Some(1));
+    assert!(part.join("tree/empty").exists());
+    partial.remains().remove();
+    assert!(!old.exists());
+}
+
 #[test]
 fn nobody_else_enters_a_part_that_is_gone_on_with() {
     let scratch = Scratch::new("entered");
