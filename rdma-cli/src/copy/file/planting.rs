@@ -145,23 +145,25 @@ impl Planting {
         let mut start = self.sizes.0;
         for (number, entry) in entries.iter().enumerate() {
             let path = path_of(&self.root, &entries, number);
-            if self.taken_over && matches!(entry.kind, Kind::File(_)) {
-                open_up(&path);
-            }
             let made = match &entry.kind {
-                Kind::Directory => private(&path),
-                Kind::Link(to) => match symlink(to, &path) {
-                    Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                        fs::remove_file(&path).and_then(|()| symlink(to, &path))
-                    }
-                    other => other,
-                },
-                Kind::File(0) => open(&path).and_then(|file| file.set_len(0)),
+                Kind::Directory => DirBuilder::new().mode(0o700).create(&path),
+                Kind::Link(to) => symlink(to, &path),
+                Kind::File(0) => create(&path).map(drop),
                 Kind::File(len) => {
                     files.push((number, start));
                     start += len;
-                    Ok(())
+                    match self.taken_over {
+                        true => take_again(&path, &entry.kind),
+                        false => Ok(()),
+                    }
                 }
+            };
+            let made = match made {
+                // Otherwise it was made for another name, where letters of two cases are the same.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists && self.taken_over => {
+                    take_again(&path, &entry.kind)
+                }
+                other => other,
             };
             made.map_err(|error| self.cannot("create", &path, &error))?;
         }
@@ -188,7 +190,13 @@ impl Planting {
             let path = path_of(&self.root, &all.entries, number);
             let inside = offset < start + len;
             if all.open.is_none() {
-                match open(&path) {
+                let opened = match create(&path) {
+                    Err(error) if error.kind() == ErrorKind::AlreadyExists && self.taken_over => {
+                        open_again(&path, &Kind::File(len))
+                    }
+                    other => other,
+                };
+                match opened {
                     Ok(file) => all.open = Some(file),
                     Err(error) => return Err(self.cannot("create", &path, &error)),
                 }
@@ -249,7 +257,7 @@ impl Planting {
                 break;
             }
             let path = &path_of(&self.root, &all.entries, number);
-            let read = open(path).and_then(|file| {
+            let read = look_at(path, &Kind::File(len)).and_then(|file| {
                 // What the system has in memory would only say that it was written, not that it is on the disk.
                 let _ = fadvise(&file, 0, None, Advice::DontNeed);
                 sum.file(&file, len.min(end - start))
@@ -356,36 +364,32 @@ fn look_at(path: &Path, kind: &Kind) -> io::Result<File> {
         .ok_or_else(|| io::Error::from(ErrorKind::AlreadyExists))
 }
 
-/// Makes a directory that nobody else may enter; one that is there will do.
-fn private(path: &Path) -> io::Result<()> {
-    match DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            let about = fs::symlink_metadata(path)?;
-            if !about.is_dir() {
-                return Err(error);
-            }
-            fs::set_permissions(path, Permissions::from_mode(0o700))
-        }
-        other => other,
+/// Makes a file of the tree, where nothing is.
+fn create(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true).mode(0o600);
+    options.open(path)
+}
+
+/// Makes what a copy that broke off has left such that it can be gone on with. It may have its final permissions.
+fn take_again(path: &Path, kind: &Kind) -> io::Result<()> {
+    match kind {
+        Kind::Directory => look_at(path, kind)?.set_permissions(Permissions::from_mode(0o700)),
+        Kind::File(0) => open_again(path, kind)?.set_len(0),
+        Kind::File(_) => match open_again(path, kind) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        },
+        Kind::Link(to) => fs::remove_file(path).and_then(|()| symlink(to, path)),
     }
 }
 
-/// Lets us write to a file that is there.
-fn open_up(path: &Path) {
-    if fs::symlink_metadata(path).is_ok_and(|about| about.is_file()) {
-        // What comes of it is told when it is opened.
-        let _ = fs::set_permissions(path, Permissions::from_mode(0o600));
-    }
-}
-
-/// Opens a file of the tree, which may be there from a copy that broke off.
-fn open(path: &Path) -> io::Result<File> {
+/// Opens a file that a copy which broke off has left, to be written to.
+fn open_again(path: &Path, kind: &Kind) -> io::Result<File> {
+    look_at(path, kind)?.set_permissions(Permissions::from_mode(0o600))?;
     OpenOptions::new()
         .read(true)
         .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
         .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
         .open(path)
 }

@@ -278,6 +278,40 @@ fn what_takes_long_is_done_after_the_sender_was_accepted() {
     assert!(!old.exists());
 }
 
+/// Where letters of two cases are the same, what one entry is written to may be what another one has made.
+#[test]
+fn what_is_there_is_neither_replaced_nor_followed() {
+    let scratch = Scratch::new("followed");
+    grow(&scratch.at("from"));
+    fs::write(scratch.at("outside"), "somebody else's").unwrap();
+    fs::set_permissions(scratch.at("outside"), fs::Permissions::from_mode(0o600)).unwrap();
+    let source = Source::open(&scratch.at("from")).unwrap();
+    let listing = source.tree.unwrap().0 as usize;
+    let (chunks, ..) = read(&source);
+    let to = target(&scratch.at("to"), false);
+    let grown = |scratch: &Scratch| scratch.at(&scratch.names()[0]).join("tree");
+
+    let (mut opened, partial) = to.create(&of_tree(&source, false)).unwrap();
+    opened.write_at(0, &chunks[0].1[..listing]).unwrap();
+    let big = grown(&scratch).join("big");
+    fs::write(&big, "of another entry").unwrap();
+    let why = opened.write_at(listing as u64, &chunks[0].1[listing..]);
+    assert!(why.unwrap_err().contains("to/big: File exists"));
+    assert_eq!(fs::read(&big).unwrap(), b"of another entry");
+    drop((opened, partial));
+
+    let (mut opened, _partial) = to.create(&of_tree(&source, false)).unwrap();
+    for (index, bytes) in &chunks {
+        opened.write_at(index * CHUNK as u64, bytes).unwrap();
+    }
+    let nothing = grown(&scratch).join("nothing");
+    fs::remove_file(&nothing).unwrap();
+    symlink(scratch.at("outside"), &nothing).unwrap();
+    assert!(opened.finish().unwrap_err().contains("to/nothing"));
+    let about = fs::metadata(scratch.at("outside")).unwrap();
+    assert_eq!((about.mode() & 0o7777, about.len()), (0o600, 15));
+}
+
 #[test]
 fn nobody_else_enters_a_part_that_is_gone_on_with() {
     let scratch = Scratch::new("entered");
