@@ -236,6 +236,32 @@ fn a_sender_that_goes_on_where_nothing_is_ends_the_receiver() {
     sender(3 * CHUNK, hasty, &["out of place"]);
 }
 
+/// A later copy of `victim` would go on with what has such a name, or remove it.
+#[test]
+fn a_sender_cannot_choose_a_temporary_name() {
+    let scratch = Scratch::new();
+    let inbox = scratch.directory("inbox");
+    for (name, listing) in [(".victim.qp-copy-1", None), (".victim.qp-copy-2", Some(1))] {
+        let (child, address) = listen(&inbox);
+        let mut channel = tcp::connect(&*address, LIMIT).unwrap();
+        let mut offer = serde_json::json!({
+            "say": "offer", "version": 2, "chunk": CHUNK, "name": name.as_bytes(), "size": 1,
+            "mode": 0o777
+        });
+        if let Some(listing) = listing {
+            offer["listing"] = serde_json::Value::from(listing);
+        }
+        channel.send(offer.to_string().as_bytes()).unwrap();
+        let answer = String::from_utf8(channel.recv().unwrap()).unwrap();
+        assert!(
+            answer.contains("failed") && answer.contains("not whole"),
+            "{answer}"
+        );
+        refused(&finish(child), &["no name for a file", name]);
+        assert!(names(&inbox).is_empty());
+    }
+}
+
 /// The port of a receiver that `qp copy SRC DST` started is open to every user of the machine.
 #[test]
 fn a_stranger_cannot_write_to_the_destination_of_a_local_copy() {

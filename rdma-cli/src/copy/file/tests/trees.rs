@@ -313,6 +313,36 @@ fn what_is_there_is_neither_replaced_nor_followed() {
 }
 
 #[test]
+fn what_could_not_get_its_name_is_gone_on_with() {
+    let scratch = Scratch::new("nameless");
+    grow(&scratch.at("from"));
+    fs::set_permissions(scratch.at("from"), fs::Permissions::from_mode(0o555)).unwrap();
+    let source = Source::open(&scratch.at("from")).unwrap();
+    let (chunks, end, _) = read(&source);
+    let to = target(&scratch.at("to"), false);
+    let (mut opened, mut partial) = to.create(&of_tree(&source, true)).unwrap();
+    for (index, bytes) in &chunks {
+        opened.write_at(index * CHUNK as u64, bytes).unwrap();
+    }
+    let whole = opened.finish().unwrap();
+    fs::write(scratch.at("to"), "somebody else's").unwrap();
+    assert!(partial.publish(&whole).unwrap_err().contains("exists"));
+    assert!(partial.is_kept());
+    drop((opened, partial, whole));
+    fs::remove_file(scratch.at("to")).unwrap();
+
+    let (mut opened, mut partial) = to.create(&of_tree(&source, true)).unwrap();
+    let (count, _) = opened.left().unwrap().unwrap();
+    assert_eq!(count, source.size / CHUNK as u64);
+    let rest = chunks.iter().filter(|(index, _)| *index >= count);
+    rest.for_each(|(index, bytes)| opened.write_at(index * CHUNK as u64, bytes).unwrap());
+    let whole = opened.finish().unwrap();
+    assert_eq!(whole.digest, end.unwrap());
+    partial.publish(&whole).unwrap();
+    assert_eq!(describe(&scratch.at("to")), describe(&scratch.at("from")));
+}
+
+#[test]
 fn nobody_else_enters_a_part_that_is_gone_on_with() {
     let scratch = Scratch::new("entered");
     grow(&scratch.at("from"));
