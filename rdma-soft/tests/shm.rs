@@ -30,6 +30,9 @@ const MESSAGE: usize = 1 << 15;
 const MESSAGES_TOLD: u32 = 20_000;
 /// Requests that are answered before their Queue Pair ends.
 const ANSWERED: u64 = 500;
+/// Windows that are bound behind a request that has no completion, and polls until that is known, at most, mostly.
+const BOUND: u64 = 201;
+const SOON: u32 = 8;
 /// The Queue Pairs of each side, in order.
 const KINDS: [ibv_qp_type; 2] = [IBV_QPT_RC, IBV_QPT_UC];
 
@@ -477,4 +480,45 @@ fn what_was_answered_is_not_flushed() {
     // They did not go by UDP, nor inside the node.
     let link = near.device.counters().link;
     assert!(link.tx_shm_packets >= ANSWERED, "{link:?}");
+}
+
+/// A bind completes behind an unsignaled request as soon as that was executed: it is heard of as if it were signaled itself.
+#[test]
+fn what_waits_behind_an_unsignaled_request() {
+    let _turn = alone();
+    let (near, far) = (
+        Side::new(profile(true, None)),
+        Side::new(profile(true, None)),
+    );
+    let (here, there) = (&near.qps[0], &far.qps[0]);
+    join(&near.device, here, &far.device, there);
+    let access = ALL_ACCESS | IBV_ACCESS_MW_BIND.bits();
+    let from = Buf::with_access(&near.end, 64, access);
+    let to = Buf::new(&far.end, 64);
+    let window = Mw::new(&near.end, IBV_MW_TYPE_2);
+    let info = || Mw::info(&from, 0, 64, IBV_ACCESS_REMOTE_READ);
+    let (mut rkey, mut polls) = (window.rkey(), Vec::new());
+    for _ in 0..BOUND {
+        for (qp, buffer) in [(here, &from), (there, &to)] {
+            assert_eq!(qp.recv(1, &mut [buffer.sge(0, 32)]), 0, "{}", why());
+        }
+        let ask = wr(IBV_WR_SEND, 2, &mut [from.sge(32, 32)]);
+        assert_eq!(here.send(&mut unsignaled(ask)), 0, "{}", why());
+        ok(far.end.received());
+        let mut answer = wr(IBV_WR_SEND, 2, &mut [to.sge(32, 32)]);
+        assert_eq!(there.send(&mut answer), 0, "{}", why());
+        ok(near.end.received());
+        rkey = next_key(rkey);
+        assert_eq!(here.send(&mut window.bind(3, rkey, info())), 0, "{}", why());
+        let mut count = 1;
+        while poll_once(near.end.scq).unwrap().map(ok).is_none() {
+            count += 1;
+        }
+        polls.push(count);
+        assert_eq!(here.send(&mut invalidate(4, rkey)), 0, "{}", why());
+        ok(near.end.sent());
+        ok(far.end.sent());
+    }
+    polls.sort();
+    assert!(polls[polls.len() / 2] <= SOON, "{polls:?}");
 }

@@ -95,6 +95,7 @@ impl Engine {
             srqs: BTreeMap::new(),
             events: VecDeque::new(),
             counters: Counters::default(),
+            awaits: false,
         };
         Engine {
             shared,
@@ -652,6 +653,12 @@ impl Engine {
             }
         }
         None
+    }
+
+    /// Tells once if acknowledgements of packets that were not [awaited](Transmit::awaited) are from now on: a request behind
+    /// them is done in the node, and completes with an entry when they are there.
+    pub fn take_awaits(&mut self) -> bool {
+        std::mem::take(&mut self.shared.awaits)
     }
 
     /// There may be room for those that had to wait.

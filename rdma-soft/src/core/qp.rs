@@ -75,6 +75,8 @@ pub(super) struct Shared {
     pub srqs: BTreeMap<SrqId, Srq>,
     pub events: VecDeque<Event>,
     pub counters: Counters,
+    /// A request that is done in the node has come to wait for acknowledgements that nobody waited for.
+    pub awaits: bool,
 }
 
 #[derive(Debug)]

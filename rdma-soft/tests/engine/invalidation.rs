@@ -199,6 +199,36 @@ fn unsignaled_binds_complete_silently_and_in_order() {
     assert_eq!(p.net.sends(1, p.qb), [(0, OK), (2, OK), (3, OK)]);
 }
 
+/// What is done in the node completes behind requests of which nobody wanted to hear: now somebody does.
+#[test]
+fn an_invalidation_waits_for_what_was_not_awaited() {
+    for signaled in [true, false] {
+        let mut p = pair(&Conn {
+            sq_sig_all: false,
+            ..Conn::default()
+        });
+        let m = p.net.nodes[1].mem(0x50_0000, 4096, BINDABLE);
+        let mut w = Windows { p, m };
+        let (qa, qb) = (w.p.qa, w.p.qb);
+        let keys = [w.open(), w.open()];
+        let end = |w: &mut Windows, rkey| {
+            let mut end = wqe(2, SendOp::LocalInvalidate { rkey }, &[]);
+            end.signaled = signaled;
+            w.p.net.send(1, qb, end);
+            w.p.net.settle();
+            w.p.net.nodes[1].engine.take_awaits()
+        };
+        assert!(!end(&mut w, keys[0]), "there is nothing before it");
+        let into = w.p.a.sge(0, 8);
+        w.p.net.recv(0, qa, 1, &[into]);
+        let mut send = wqe(1, SEND, &[w.p.b.sge(0, 8)]);
+        send.signaled = false;
+        w.p.net.send(1, qb, send);
+        assert_eq!(end(&mut w, keys[1]), signaled);
+        assert!(!w.p.net.nodes[1].engine.take_awaits(), "it is told once");
+    }
+}
+
 #[test]
 fn a_fenced_invalidation_waits_for_the_reads_before_it() {
     // Node 1 reads while its own window is ended by the next request: with a fence, the window lives until

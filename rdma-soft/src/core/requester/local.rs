@@ -36,8 +36,11 @@ impl Qp {
             }
             e.executed = true;
         }
+        let awaited = e.wqe.signaled || self.init.sq_sig_all;
+        let order = self.sq.base + index as u64;
         self.sq.cursor = (index + 1, 0);
         self.retire_local(shared);
+        shared.awaits |= awaited && self.sq.by_order(order).is_some();
     }
 
     /// Completes the requests at the front that were done in the node.

@@ -245,6 +245,11 @@ impl Sender {
         }
     }
 
+    /// Somebody waits for all that was asked for until now.
+    pub(super) fn await_all(&mut self) {
+        self.awaited = self.tail;
+    }
+
     /// Bytes that the receiver does not know of.
     pub(super) fn unpublished(&self) -> u64 {
         self.tail - self.published

@@ -191,6 +191,13 @@ impl ShmLink {
         self.executed.retain(|e| e.asked.qp_num != qp_num);
     }
 
+    /// Somebody waits for all that was asked for until now.
+    pub(crate) fn await_all(&mut self) {
+        for (sender, _) in self.outgoing.iter_mut().filter_map(Outgoing::ring) {
+            sender.await_all();
+        }
+    }
+
     /// Looks at what receivers have executed: where somebody waits for it, or with `all` everywhere.
     #[inline]
     pub(crate) fn look(&mut self, all: bool) {

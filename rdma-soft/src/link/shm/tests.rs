@@ -171,6 +171,14 @@ fn what_is_not_awaited() {
     b.1.release();
     a.1.look(false);
     assert!(a.1.next_executed().is_some());
+    // Somebody may come to wait for it later.
+    send(&mut a, b.0, START, NOT_AWAITED + 6);
+    a.1.flush();
+    a.1.await_all();
+    b.1.receive(1, |_, _, _, _| true);
+    b.1.release();
+    a.1.look(false);
+    assert!(a.1.next_executed().is_some());
 }
 
 /// A ring that was offered beforehand is there for the first packet; where nobody listens, it is as if nothing had been.

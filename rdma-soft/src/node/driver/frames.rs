@@ -306,7 +306,11 @@ impl Driver {
             }
         }
         self.flush();
+        let awaits = self.engine.take_awaits();
         if let Some(shm) = &mut self.shm {
+            if awaits {
+                shm.await_all();
+            }
             shm.flush();
         }
         count
