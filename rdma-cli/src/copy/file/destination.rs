@@ -353,6 +353,8 @@ impl Partial {
             false => self.temporary.clone(),
         };
         let to = &self.target.path;
+        // What a tree stood in is still there, and of a file that got a second name the first one.
+        let mut rest = self.tree;
         let renamed = if self.target.force && !self.tree {
             fs::rename(&from, to)
         } else {
@@ -362,7 +364,10 @@ impl Partial {
                 Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) if self.tree => {
                     fs::rename(&from, to)
                 }
-                Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => fs::hard_link(&from, to),
+                Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                    rest = true;
+                    fs::hard_link(&from, to)
+                }
                 other => other.map_err(io::Error::from),
             }
         };
@@ -370,8 +375,9 @@ impl Partial {
             ErrorKind::AlreadyExists => self.target.exists(),
             _ => self.target.cannot("name", &error),
         })?;
-        // A tree leaves the directory that it stood in.
-        part::remove(&self.temporary);
+        if rest {
+            part::remove(&self.temporary);
+        }
         // Nothing of this copy is under that name any more, and whatever comes there is not its own.
         self.keep = true;
         if let Some((_, top)) = &whole.tree {

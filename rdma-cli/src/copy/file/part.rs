@@ -59,17 +59,17 @@ pub fn make(directory: &Path, name: &OsStr, tree: bool) -> io::Result<(PathBuf, 
     let first = std::process::id();
     for number in (0..NUMBERS).map(|more| first.wrapping_add(more)) {
         let path = directory.join(temporary(name, number));
-        let made = match tree {
-            true => DirBuilder::new().mode(0o700).create(&path),
-            false => Ok(()),
-        };
-        let written = match tree {
-            true => path.join(LISTING),
-            false => path.clone(),
-        };
+        let mut written = path.clone();
+        if tree {
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+                made => made?,
+            }
+            written.push(LISTING);
+        }
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
-        match made.and_then(|()| options.open(&written)) {
+        match options.open(&written) {
             Ok(file) => match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 // Whoever took it for what a process that is gone has left removes it.
                 Err(Errno::WOULDBLOCK) => {}
