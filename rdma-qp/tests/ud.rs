@@ -253,24 +253,30 @@ fn buffers_carry_header_and_message() {
 }
 
 #[test]
-fn what_does_not_belong_together_is_refused() {
+fn an_address_handle_of_another_port_is_refused() {
     let device = device(Profile {
         ports: vec![PortProfile::default(), PortProfile::default()],
         ..Profile::default()
     });
+    let (mut p, q) = (Member::new(&device), Member::new(&device));
+    let port = device.port(2).unwrap().best_gid().unwrap().entry();
+    let path = Path::new(port, q.gid());
+    let other = Destination::new(p.pd.ah(&path).unwrap(), q.qp.qp_num(), qkey(KEY)).unwrap();
+    let error = p.qp.send_to(NOTHING, &other).unwrap_err();
+    assert_eq!(error, PostError::OtherPortAh { ah: 2, qp: 1 });
+    // The library was not called.
+    assert_eq!(p.qp.send_account().accepted, 0);
+}
+
+#[test]
+fn what_does_not_belong_together_is_refused() {
+    let device = device(Profile::default());
     let (mut p, q) = (Member::new(&device), Member::new(&device));
     // An address handle of another PD.
     let foreign = q.qp.destination(&p.here).unwrap();
     let error = p.qp.send_to(NOTHING, &foreign).unwrap_err();
     assert_eq!(error, PostError::OtherPdAh);
     assert!(error.to_string().contains("protection domain"), "{error}");
-    // An address handle of another port of the device: the library is not called.
-    let port = device.port(2).unwrap().best_gid().unwrap().entry();
-    let path = Path::new(port, q.gid());
-    let other = Destination::new(p.pd.ah(&path).unwrap(), q.qp.qp_num(), qkey(KEY)).unwrap();
-    let error = p.qp.send_to(NOTHING, &other).unwrap_err();
-    assert_eq!(error, PostError::OtherPortAh { ah: 2, qp: 1 });
-    assert_eq!(p.qp.send_account().accepted, 0);
     // One of another device.
     let far = common::device(Profile::default());
     let r = Member::new(&far);
