@@ -187,17 +187,13 @@ impl World {
         };
         for to in to {
             let at = self.link(from, to);
-            self.links[at].layer.offer(now, frame.clone());
+            self.links[at].wire.layer.offer(now, frame.clone());
             self.arrival(at);
         }
     }
 
     fn arrival(&mut self, at: usize) {
-        let link = &mut self.links[at];
-        if let Some(due) = link.layer.next_timeout()
-            && link.wake.is_none_or(|wake| wake > due)
-        {
-            link.wake = Some(due);
+        if let Some(due) = self.links[at].wire.expect() {
             self.agenda.add(due, Happening::Arrival(at));
         }
     }
@@ -206,9 +202,8 @@ impl World {
     pub fn arrivals(&mut self, at: usize) {
         let to = at % self.knobs.nodes;
         let now = self.now;
-        self.links[at].wake = None;
         let mut some = false;
-        while let Some(frame) = self.links[at].layer.poll(now) {
+        while let Some(frame) = self.links[at].wire.arrived(now) {
             let room = self.hosts[to].socket.len() < self.knobs.socket;
             if self.hosts[to].engine.is_some() && room {
                 self.hosts[to].socket.push_back(frame);

@@ -122,7 +122,7 @@ impl World {
 
     /// Something is still to come to an end by itself.
     fn unsettled(&mut self) -> bool {
-        let wire = self.links.iter().any(|l| l.layer.held() > 0);
+        let wire = self.links.iter().any(|l| l.wire.layer.held() > 0);
         let hosts = self
             .hosts
             .iter()

@@ -50,6 +50,7 @@ mod tally;
 mod traffic;
 mod trouble;
 mod window;
+mod wire;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -88,7 +89,7 @@ pub fn run(plan: &Plan, verbose: bool) -> Outcome {
         let verdict = world
             .run()
             .map_err(|e| format!("at {} ns: {e}", world.now.as_nanos()));
-        trace = world.trace;
+        trace = world.trace.hash();
         tally = world.tally.clone();
         verdict
     }));

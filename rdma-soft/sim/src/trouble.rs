@@ -219,7 +219,7 @@ impl World {
         for other in (0..self.knobs.nodes).filter(|&o| o != host) {
             for at in [self.link(host, other), self.link(other, host)] {
                 for v6 in [false, true] {
-                    self.links[at].layer.partition(addr(host, v6), true);
+                    self.links[at].wire.layer.partition(addr(host, v6), true);
                 }
                 self.bad_until(at, until);
             }
@@ -237,7 +237,7 @@ impl World {
                 loss,
                 ..self.knobs.faults.clone()
             };
-            self.links[at].layer.set_faults(faults);
+            self.links[at].wire.layer.set_faults(faults);
             let until = self.now + Duration::from_micros(16 * magnitude(rng, 10));
             self.bad_until(at, until);
         }
@@ -258,7 +258,7 @@ impl World {
         }
         for host in [from, to] {
             for v6 in [false, true] {
-                link.layer.partition(addr(host, v6), false);
+                link.wire.layer.partition(addr(host, v6), false);
             }
         }
         let faults = match (from == to, self.healing) {
@@ -269,7 +269,7 @@ impl World {
                 ..Faults::default()
             },
         };
-        link.layer.set_faults(faults);
+        link.wire.layer.set_faults(faults);
     }
 
     /// A host dies, with all its memory; what it had is nobody's business any more.

@@ -16,6 +16,7 @@ use crate::knobs::Knobs;
 use crate::memory::{Area, mix};
 use crate::program::{self, Action};
 use crate::tally::Tally;
+use crate::wire::{Trace, Wire};
 
 /// What the model says: nothing, or what is wrong.
 pub type Verdict = Result<(), String>;
@@ -73,10 +74,8 @@ pub enum Owner {
 /// A stretch between two hosts, one way.
 #[derive(Debug)]
 pub struct Link {
-    /// Its faults.
-    pub layer: FaultLayer,
-    /// The next arrival that is on the agenda.
-    pub wake: Option<Instant>,
+    /// The stretch itself.
+    pub wire: Wire,
     /// It is cut, or bad, until then.
     pub bad: Instant,
 }
@@ -121,7 +120,7 @@ pub struct World {
     /// The program is over; applications post every receive that they can.
     pub healing: bool,
     /// Hash of every frame and every event, with its time.
-    pub trace: u64,
+    pub trace: Trace,
     /// What happened how often.
     pub tally: Tally,
     /// Room for a frame.
@@ -149,8 +148,7 @@ impl World {
                 knobs.faults.clone()
             };
             Link {
-                layer: FaultLayer::new(faults, mix(seed, 0x11 << 32 | at as u64)),
-                wake: None,
+                wire: Wire::new(FaultLayer::new(faults, mix(seed, 0x11 << 32 | at as u64))),
                 bad: Instant::ZERO,
             }
         });
@@ -173,7 +171,7 @@ impl World {
             skip: vec![false; actions.len()],
             actions,
             healing: false,
-            trace: 0xcbf2_9ce4_8422_2325,
+            trace: Trace::default(),
             tally: Tally::new(knobs.profile),
             buf: vec![0; MAX_FRAME + 4],
             verbose,
@@ -201,8 +199,7 @@ impl World {
 
     /// Adds to the trace.
     pub fn mark(&mut self, bytes: &[u8]) {
-        let mark = self.now.as_nanos() ^ u64::from(crc32fast::hash(bytes)) << 32;
-        self.trace = (self.trace ^ mark).wrapping_mul(0x100_0000_01b3);
+        self.trace.mark(self.now, bytes);
     }
 
     /// The number of the link from one host to another.
@@ -219,7 +216,7 @@ impl World {
     /// Nothing is on its way from one host to the other, and nothing waits there.
     pub fn quiet(&self, from: usize, to: usize) -> bool {
         let waits = |f: &rdma_soft::link::Frame| crate::host::host_of(f.src.ip()) == Some(from);
-        self.links[self.link(from, to)].layer.held() == 0
+        self.links[self.link(from, to)].wire.layer.held() == 0
             && !self.hosts[to].socket.iter().any(waits)
     }
 

@@ -26,6 +26,6 @@ pub fn round(seed: u64, verbose: bool) -> Round<Tally> {
     Round::play(|| {
         let mut world = world::World::new(seed, verbose);
         let verdict = world.run();
-        Round::until(world.now, world.trace, world.tally, verdict)
+        Round::until(world.now, world.trace.hash(), world.tally, verdict)
     })
 }

@@ -17,6 +17,7 @@ use crate::agenda::Agenda;
 use crate::frames::{give, make};
 use crate::memory::mix;
 use crate::round::Verdict;
+use crate::wire::{Trace, Wire};
 
 /// Something that is on the agenda.
 #[derive(Clone, Debug)]
@@ -86,9 +87,7 @@ pub struct World {
     pub replays: f64,
     pub hosts: Vec<Host>,
     /// From each host to each other: `from * hosts + to`.
-    pub links: Vec<FaultLayer>,
-    /// The next arrival on each that is on the agenda.
-    arrivals: Vec<Option<Instant>>,
+    pub links: Vec<Wire>,
     /// Hosts on different sides are cut off from one another until then.
     pub cut: (Instant, u64),
     /// All messages, by number.
@@ -97,7 +96,7 @@ pub struct World {
     pub open: usize,
     /// Nobody sends any more.
     pub closing: bool,
-    pub trace: u64,
+    pub trace: Trace,
     pub tally: Tally,
     buf: Vec<u8>,
 }
@@ -126,7 +125,12 @@ impl World {
         );
         let faults: Faults = faults.parse().unwrap_or_default();
         let links = (0..count * count)
-            .map(|way| FaultLayer::new(faults.clone(), mix(seed, 0x11 + way as u64)))
+            .map(|way| {
+                Wire::new(FaultLayer::new(
+                    faults.clone(),
+                    mix(seed, 0x11 + way as u64),
+                ))
+            })
             .collect();
         let dead_after = Duration::from_millis(200 + rng.below(1500));
         let hosts = (0..count)
@@ -177,12 +181,11 @@ impl World {
             rng,
             hosts,
             links,
-            arrivals: vec![None; count * count],
             cut: (Instant::ZERO, 0),
             sent: Vec::new(),
             open: 0,
             closing: false,
-            trace: 0xcbf2_9ce4_8422_2325,
+            trace: Trace::default(),
             tally: Tally {
                 hosts: count as u64,
                 ..Tally::default()
@@ -214,7 +217,7 @@ impl World {
                 Happening::Told(host, of) => self.told(host, of)?,
                 Happening::Replay(way, frame) => {
                     self.tally.replays += 1;
-                    self.links[way].offer(self.now, frame);
+                    self.links[way].layer.offer(self.now, frame);
                     self.expect(way);
                 }
                 Happening::Stranger(host) => self.stranger(host)?,
@@ -255,8 +258,7 @@ impl World {
 
     /// Adds to the trace.
     pub fn mark(&mut self, bytes: &[u8]) {
-        let mark = self.now.as_nanos() ^ u64::from(crc32fast::hash(bytes)) << 32;
-        self.trace = (self.trace ^ mark).wrapping_mul(0x100_0000_01b3);
+        self.trace.mark(self.now, bytes);
     }
 
     /// Gives a host a turn at that time.
@@ -343,7 +345,7 @@ impl World {
             }
             let (until, side) = self.cut;
             if now >= until || side >> host & 1 == side >> to & 1 {
-                self.links[way].offer(now, frame);
+                self.links[way].layer.offer(now, frame);
                 self.expect(way);
             }
         }
@@ -351,10 +353,7 @@ impl World {
     }
 
     fn expect(&mut self, way: usize) {
-        if let Some(due) = self.links[way].next_timeout()
-            && self.arrivals[way].is_none_or(|wake| wake > due)
-        {
-            self.arrivals[way] = Some(due);
+        if let Some(due) = self.links[way].expect() {
             self.agenda.add(due, Happening::Arrival(way));
         }
     }
@@ -362,9 +361,8 @@ impl World {
     /// Frames come out of a link.
     fn arrival(&mut self, way: usize) {
         let (now, to) = (self.now, way % self.hosts.len());
-        self.arrivals[way] = None;
         let mut some = false;
-        while let Some(frame) = self.links[way].poll(now) {
+        while let Some(frame) = self.links[way].arrived(now) {
             let host = &mut self.hosts[to];
             // A socket has an end.
             if host.process.is_some() && host.socket.len() < 4096 {

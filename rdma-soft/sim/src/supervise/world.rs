@@ -20,6 +20,7 @@ use crate::agenda::Agenda;
 use crate::frames::{give, make};
 use crate::memory::mix;
 use crate::round::Verdict;
+use crate::wire::{Trace, Wire};
 
 /// Something that is on the agenda.
 #[derive(Clone, Debug)]
@@ -87,16 +88,14 @@ pub struct World {
     pub link_delay: Duration,
     pub hosts: [Host; 2],
     /// From each host to the other.
-    pub links: [FaultLayer; 2],
-    /// The next arrival on each that is on the agenda.
-    pub arrivals: [Option<Instant>; 2],
+    pub links: [Wire; 2],
     /// The links are cut until then.
     pub cut: Instant,
     /// They will be, until then, as soon as that host has received a message.
     pub cut_behind: Option<(usize, Instant)>,
     pub channels: BTreeMap<u64, Channel>,
     pub next_channel: u64,
-    pub trace: u64,
+    pub trace: Trace,
     pub tally: Tally,
     pub buf: Vec<u8>,
 }
@@ -133,7 +132,8 @@ impl World {
         let loss = [0.0, 0.0, 0.1, 1.0, 3.0][rng.below(5) as usize];
         let faults = format!("loss={loss}%,reorder=1%,duplicate=1%,delay={delay}us,jitter=100us");
         let faults: Faults = faults.parse().unwrap_or_default();
-        let links = [0, 1].map(|way| FaultLayer::new(faults.clone(), mix(seed, 0x11 + way)));
+        let links =
+            [0, 1].map(|way| Wire::new(FaultLayer::new(faults.clone(), mix(seed, 0x11 + way))));
         let hosts = [0, 1].map(|host| Host {
             process: None,
             incarnation: 0,
@@ -171,12 +171,11 @@ impl World {
             options,
             hosts,
             links,
-            arrivals: [None; 2],
             cut: Instant::ZERO,
             cut_behind: None,
             channels: BTreeMap::new(),
             next_channel: 0,
-            trace: 0xcbf2_9ce4_8422_2325,
+            trace: Trace::default(),
             tally,
             buf: vec![0; MAX_FRAME + 4],
         }
@@ -236,8 +235,7 @@ impl World {
 
     /// Adds to the trace.
     pub fn mark(&mut self, bytes: &[u8]) {
-        let mark = self.now.as_nanos() ^ u64::from(crc32fast::hash(bytes)) << 32;
-        self.trace = (self.trace ^ mark).wrapping_mul(0x100_0000_01b3);
+        self.trace.mark(self.now, bytes);
     }
 
     /// Gives a host a turn at that time.
@@ -308,17 +306,14 @@ impl World {
             let way = &self.hosts[1 - host];
             let goes = self.hosts[host].port_up && now >= self.cut;
             if goes && way.address == frame.dst.ip() && frame.src.ip() == self.hosts[host].address {
-                self.links[host].offer(now, frame);
+                self.links[host].layer.offer(now, frame);
             }
         }
         self.expect(host);
     }
 
     fn expect(&mut self, way: usize) {
-        if let Some(due) = self.links[way].next_timeout()
-            && self.arrivals[way].is_none_or(|wake| wake > due)
-        {
-            self.arrivals[way] = Some(due);
+        if let Some(due) = self.links[way].expect() {
             self.agenda.add(due, Happening::Arrival(way));
         }
     }
@@ -326,9 +321,8 @@ impl World {
     /// Frames come out of a link.
     fn arrival(&mut self, way: usize) {
         let (now, to) = (self.now, 1 - way);
-        self.arrivals[way] = None;
         let mut some = false;
-        while let Some(frame) = self.links[way].poll(now) {
+        while let Some(frame) = self.links[way].arrived(now) {
             let host = &mut self.hosts[to];
             let takes = host.process.is_some() && host.port_up && host.address == frame.dst.ip();
             // A socket has an end.
