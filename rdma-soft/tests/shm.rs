@@ -97,6 +97,12 @@ fn profile(shm: bool, address: Option<IpAddr>) -> Profile {
     profile
 }
 
+/// Two nodes of this process.
+fn two_sides() -> (Side, Side) {
+    let side = || Side::new(profile(true, None));
+    (side(), side())
+}
+
 /// The far end, a process of its own.
 struct Far {
     child: Child,
@@ -321,10 +327,7 @@ fn one_sided(near: &Side, far: &Far) {
 fn a_receiver_that_ends_at_once_has_acknowledged() {
     let _turn = alone();
     for _ in 0..10 {
-        let (near, far) = (
-            Side::new(profile(true, None)),
-            Side::new(profile(true, None)),
-        );
+        let (near, far) = two_sides();
         near.connect(&far.card());
         far.connect(&near.card());
         let (from, to) = (Buf::new(&near.end, 64), Buf::new(&far.end, 64));
@@ -411,10 +414,7 @@ fn a_process_that_is_killed_and_one_that_takes_its_place() {
 #[test]
 fn what_is_acknowledged_has_completed() {
     let _turn = alone();
-    let (near, far) = (
-        Side::new(profile(true, None)),
-        Side::new(profile(true, None)),
-    );
+    let (near, far) = two_sides();
     near.connect(&far.card());
     far.connect(&near.card());
     let (from, to) = (Buf::new(&near.end, 64), Buf::new(&far.end, 64));
@@ -445,10 +445,7 @@ fn what_is_acknowledged_has_completed() {
 #[test]
 fn what_was_answered_is_not_flushed() {
     let _turn = alone();
-    let (near, far) = (
-        Side::new(profile(true, None)),
-        Side::new(profile(true, None)),
-    );
+    let (near, far) = two_sides();
     let (here, there) = (&near.qps[0], &far.qps[0]);
     let (from, to) = (Buf::new(&near.end, 64), Buf::new(&far.end, 64));
     let (mut flushed, mut draining) = (0, 0);
@@ -486,10 +483,7 @@ fn what_was_answered_is_not_flushed() {
 #[test]
 fn what_waits_behind_an_unsignaled_request() {
     let _turn = alone();
-    let (near, far) = (
-        Side::new(profile(true, None)),
-        Side::new(profile(true, None)),
-    );
+    let (near, far) = two_sides();
     let (here, there) = (&near.qps[0], &far.qps[0]);
     join(&near.device, here, &far.device, there);
     let access = ALL_ACCESS | IBV_ACCESS_MW_BIND.bits();

@@ -42,21 +42,7 @@ fn listening_command(inbox: &Path, options: &[&str]) -> Command {
 fn started(mut command: Command) -> (Child, String) {
     // The lines that tell where it waits are on its standard error then.
     let mut child = command.spawn().unwrap();
-    let mut errors = child.stderr.take().unwrap();
-    let mut line = String::new();
-    {
-        use std::io::{BufRead, BufReader};
-        BufReader::with_capacity(1, &mut errors)
-            .read_line(&mut line)
-            .unwrap();
-    }
-    child.stderr = Some(errors);
-    let address = line
-        .strip_prefix("listening on ")
-        .and_then(|rest| rest.split_whitespace().next());
-    let address = address
-        .unwrap_or_else(|| panic!("it said {line:?}"))
-        .to_owned();
+    let address = address_in(child.stderr.as_mut().unwrap());
     (child, address)
 }
 

@@ -191,20 +191,23 @@ pub fn wait_for_it(mut command: Command, input: &str) -> (Child, String) {
     if let Some(mut pipe) = child.stdin.take() {
         writeln!(pipe, "{input}").unwrap();
     }
+    let address = address_in(child.stdout.as_mut().unwrap());
+    (child, address)
+}
+
+/// The address in the line with which a receiver says where it waits.
+pub fn address_in(output: impl Read) -> String {
     let mut line = String::new();
     // One byte at a time: what comes later is for somebody else to read.
-    let mut output = child.stdout.take().unwrap();
-    BufReader::with_capacity(1, &mut output)
+    BufReader::with_capacity(1, output)
         .read_line(&mut line)
         .unwrap();
-    child.stdout = Some(output);
     let address = line
         .strip_prefix("listening on ")
         .and_then(|rest| rest.split_whitespace().next());
-    let address = address
+    address
         .unwrap_or_else(|| panic!("it said {line:?}"))
-        .to_owned();
-    (child, address)
+        .to_owned()
 }
 
 pub fn stderr(ended: &Output) -> String {

@@ -26,6 +26,16 @@ fn well(a: &End, b: &End) {
     leave(&[a.qp.dump(), b.qp.dump()], &"");
 }
 
+/// A datagram between two members, and their dumps.
+fn datagram(mut a: Member, mut b: Member) {
+    let receive = b.qp.recv(b.mr.slice(0, 104).unwrap()).unwrap();
+    let to = a.qp.destination(&b.here).unwrap();
+    let sent = a.qp.send_to(a.mr.slice(0, 64).unwrap(), &to).unwrap();
+    a.cq.wait(&sent, LIMIT).unwrap();
+    b.cq.wait(&receive, LIMIT).unwrap();
+    leave(&[a.qp.dump(), b.qp.dump()], &"");
+}
+
 /// The two ends of the usual pair, after messages.
 fn usual() -> (End, End) {
     let device = device();
@@ -254,24 +264,12 @@ programs! {
     }
 
     ud => {
-        let (mut a, mut b) = (member(0x1111_1111), member(0x1111_1111));
-        let receive = b.qp.recv(b.mr.slice(0, 104).unwrap()).unwrap();
-        let to = a.qp.destination(&b.here).unwrap();
-        let sent = a.qp.send_to(a.mr.slice(0, 64).unwrap(), &to).unwrap();
-        a.cq.wait(&sent, LIMIT).unwrap();
-        b.cq.wait(&receive, LIMIT).unwrap();
-        leave(&[a.qp.dump(), b.qp.dump()], &"");
+        datagram(member(0x1111_1111), member(0x1111_1111));
     }
 
     /// Each with a key of its own: the sender takes the receiver's.
     ud_with_two_qkeys => {
-        let (mut a, mut b) = (member(0x1111_1111), member(0x2222_2222));
-        let receive = b.qp.recv(b.mr.slice(0, 104).unwrap()).unwrap();
-        let to = a.qp.destination(&b.here).unwrap();
-        let sent = a.qp.send_to(a.mr.slice(0, 64).unwrap(), &to).unwrap();
-        a.cq.wait(&sent, LIMIT).unwrap();
-        b.cq.wait(&receive, LIMIT).unwrap();
-        leave(&[a.qp.dump(), b.qp.dump()], &"");
+        datagram(member(0x1111_1111), member(0x2222_2222));
     }
 
     shared_receives => {
