@@ -20,6 +20,23 @@ impl PeerId {
     pub fn index(self) -> usize {
         self.index as usize
     }
+
+    /// All of it as a number, for those who keep it as one: [`PeerId::of_number`] takes it back.
+    pub fn number(self) -> u64 {
+        u64::from(self.life) << 32 | u64::from(self.index)
+    }
+
+    /// The name whose number this is. One that the end never gave names no peer of it.
+    ///
+    /// ```
+    /// use rdma_qp::datagram::PeerId;
+    /// assert_eq!(PeerId::of_number(1 << 32 | 7).index(), 7);
+    /// assert_eq!(PeerId::of_number(1 << 32 | 7).number(), 1 << 32 | 7);
+    /// ```
+    pub fn of_number(number: u64) -> PeerId {
+        let (index, life) = (number as u32, (number >> 32) as u32);
+        PeerId { index, life }
+    }
 }
 
 impl fmt::Display for PeerId {
