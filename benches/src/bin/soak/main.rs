@@ -61,7 +61,7 @@ struct Arguments {
 /// What to do.
 #[derive(clap::Args)]
 struct Soak {
-    /// How long, in seconds.
+    /// How long, in seconds; up to three times as long where kills are left over.
     #[arg(long, default_value_t = 600)]
     seconds: u64,
     /// How many kills.

@@ -101,7 +101,7 @@ fn growth_from_the_first_third_to_the_last_is_a_leak() {
         })
     };
     assert!(good(used(|second| 6000 + second, |second| 17 + second % 2)));
-    assert!(!good(used(|second| 6000 + 20 * second, |_| 17)));
+    assert!(!good(used(|second| 6000 + 64 * second, |_| 17)));
     assert!(!good(used(|_| 6000, |second| 17 + second / 20)));
 }
 
