@@ -120,6 +120,20 @@ lacks() {
 
 # --- the checks ------------------------------------------------------------------------------------
 
+# What all checks together leave under the target directory, in GiB. A disk that fills up fails everything after it, and says why nowhere.
+needed=10
+check_space() {
+    # shellcheck disable=SC2016 # expanded by the inner shell
+    run space 60 bash -c '
+        used=$(du -sk "$1" | cut -f1) free=$(df -Pk "$1" | awk "NR == 2{print \$4}")
+        left=$(($2 * 1048576 - used))
+        echo "free: $((free / 1024)) MiB; all checks need about $2 GiB under $1, of which $((used / 1024)) MiB are there"
+        ((free > left)) || { echo "too little: free some, or name a directory elsewhere in CARGO_TARGET_DIR"; exit 1; }' space "$CARGO_TARGET_DIR" "$needed"
+    ((failed)) || return 0
+    printf '%d passed, %d failed, 0 skipped\n' "$passed" "$failed"
+    exit 1
+}
+
 check_fmt() {
     if lacks rustfmt; then skip fmt "cargo fmt is not installed (rustup component add rustfmt)"; return; fi
     run fmt 120 cargo fmt --all -- --check --color never
@@ -232,7 +246,7 @@ check_vm() {
 
 # --- all of it -------------------------------------------------------------------------------------
 
-all=(versions default-build unsafe fmt clippy build readme states icrc-vectors faulty-wire capture
+all=(space versions default-build unsafe fmt clippy build readme states icrc-vectors faulty-wire capture
     conformance suite xrc sim accounting copy kill soak peers cost speed capi fuzz vm tests doctests doc link minimum-rust aarch64 asan memcheck)
 if [[ ${1:-} == --list ]]; then
     printf '%s\n' "${all[@]}"
