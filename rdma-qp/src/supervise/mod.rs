@@ -124,6 +124,7 @@
 //! [`Supervisor`] is the state machine, without clock, socket or Queue Pair; [`Ledger`] keeps the books. The simulator of the
 //! software device (`sim --supervise`) plays both on a virtual clock.
 
+mod carried;
 mod driver;
 mod event;
 mod ledger;
@@ -135,6 +136,7 @@ mod probes;
 mod tokio;
 mod wake;
 
+pub use carried::{Carried, Courier, carried};
 pub use driver::{Happened, NotPosted, SuperviseError, Supervised};
 pub use event::{Action, Event, Why};
 pub use ledger::{Ledger, Message, Report};
