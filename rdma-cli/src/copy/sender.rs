@@ -270,10 +270,9 @@ impl<'a> Sending<'a> {
                 }
             }
         }
-        if any {
-            let moved = self.progress.skipped() + self.completed * CHUNK as u64;
-            self.console.progress(moved.min(self.size));
-        }
+        // What is skipped counts too, without any event.
+        let moved = self.progress.skipped() + self.completed * CHUNK as u64;
+        self.console.progress(moved.min(self.size));
         Ok(any)
     }
 

@@ -213,6 +213,8 @@ impl Source {
                 return;
             }
         }
+        // A buffer that held zeros serves for the next chunk: nobody gives it back.
+        let mut unused = None;
         for index in first..chunks(self.size) {
             let len = chunk_len(self.size, index);
             if reading.is_hole(index) {
@@ -220,7 +222,9 @@ impl Source {
                 progress.zeros.fetch_add(len as u64, Relaxed);
                 continue;
             }
-            let Some(mut bytes) = buffer() else { return };
+            let Some(mut bytes) = unused.take().or_else(&mut buffer) else {
+                return;
+            };
             if let Err(why) = reading.fill(index, &mut bytes) {
                 give(Piece::Failed(why));
                 return;
@@ -228,6 +232,7 @@ impl Source {
             sum.bytes(&bytes);
             if bytes == ZEROS[..len] {
                 progress.zeros.fetch_add(len as u64, Relaxed);
+                unused = Some(bytes);
             } else if !give(Piece::Chunk { index, bytes }) {
                 return;
             }

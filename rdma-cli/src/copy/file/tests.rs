@@ -176,6 +176,28 @@ fn a_source_that_shrinks_is_noticed() {
     assert!(end.unwrap_err().contains("became shorter"));
 }
 
+/// Nobody gives back the buffer of a chunk that is not given: one is enough for a file of written zeros of any length.
+#[test]
+fn a_file_of_zeros_takes_one_buffer() {
+    let scratch = Scratch::new("zeros");
+    let path = scratch.at("zeros");
+    fs::write(&path, vec![0; 20 * CHUNK]).unwrap();
+    let (mut buffers, mut end) = (0, None);
+    Source::open(&path).unwrap().read(
+        None,
+        &Progress::default(),
+        || {
+            buffers += 1;
+            Some(Vec::new())
+        },
+        |piece| {
+            end = Some(matches!(piece, Piece::End(_)));
+            true
+        },
+    );
+    assert_eq!((buffers, end), (1, Some(true)));
+}
+
 #[test]
 fn nothing_stands_under_the_final_name_before_it_is_whole() {
     let scratch = Scratch::new("partial");
