@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use crate::endpoint::RemoteRegion;
 use crate::errno::Errno;
-use crate::mr::{MrSlice, OutOfRegion};
+use crate::mr::{Mr, MrSlice, OutOfRegion};
 use crate::pd::{Access, Pd};
 use crate::raw::pd::{Holder, Reclaim};
 use crate::raw::region::OwnedRegion;
@@ -132,6 +132,12 @@ impl DmabufMr {
         };
         let local = region.slice(offset, len).ok_or(outside)?;
         Ok(MrSlice::from_local(local))
+    }
+
+    /// The region as any other, for who has regions of both kinds. Nobody can read or write its bytes through it: for
+    /// [`Mr::read_at`] and its like it has none, and [`Mr::addr`] is what requests call the first one.
+    pub fn into_mr(self) -> Mr {
+        Mr::of(self.owned)
     }
 
     /// Deregisters the region and says whether that worked.

@@ -107,6 +107,10 @@ impl Mr {
         }
     }
 
+    pub(crate) fn of(owned: OwnedRegion) -> Mr {
+        Mr { owned }
+    }
+
     pub(crate) fn into_owned(self) -> OwnedRegion {
         self.owned
     }
@@ -194,15 +198,26 @@ impl Mr {
         }
     }
 
+    /// Looks whether the process can read and write these bytes.
+    fn reach(&self, offset: usize, len: usize) -> Result<(), OutOfRegion> {
+        let region = self.region().bytes_len();
+        match offset.saturating_add(len) <= region {
+            true => Ok(()),
+            false => Err(OutOfRegion {
+                offset,
+                len,
+                region,
+            }),
+        }
+    }
+
     /// Copies bytes from `offset` on out of the region. If a device writes there at the same time, the result is some
     /// mix of old and new bytes; after a completion it is what the completed request left.
     ///
     /// # Errors
     /// The range is not inside the region.
     pub fn read_at(&self, offset: usize, into: &mut [u8]) -> Result<(), OutOfRegion> {
-        if !self.region().holds(offset, into.len()) {
-            return Err(self.outside(offset, into.len()));
-        }
+        self.reach(offset, into.len())?;
         self.region().read(offset, into);
         Ok(())
     }
@@ -213,9 +228,7 @@ impl Mr {
     /// # Errors
     /// The range is not inside the region.
     pub fn write_at(&self, offset: usize, from: &[u8]) -> Result<(), OutOfRegion> {
-        if !self.region().holds(offset, from.len()) {
-            return Err(self.outside(offset, from.len()));
-        }
+        self.reach(offset, from.len())?;
         self.region().write(offset, from);
         Ok(())
     }

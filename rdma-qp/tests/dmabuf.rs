@@ -45,3 +45,27 @@ fn its_range_and_rights_reach_the_library_and_its_requests_hold_it() {
     qp.close().unwrap();
     assert_eq!(pd.retired_regions(), 0);
 }
+
+#[test]
+fn as_any_other_region_it_has_no_bytes_to_be_read() {
+    let fake = Fake::new();
+    let device = Device::open(&fake::verbs(), "fake0").unwrap();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let mr = pd.register_dmabuf(file.as_fd(), 0, 8192, 0x7000_0000, Access::REMOTE_WRITE);
+    let mr = mr.unwrap().into_mr();
+    assert_eq!((mr.addr(), mr.len()), (0x7000_0000, 8192));
+    let mut byte = [7];
+    let error = mr.read_at(0, &mut byte).unwrap_err();
+    assert!(error.to_string().contains("a region of 0 bytes"), "{error}");
+    assert!(mr.write_at(8191, &byte).is_err());
+    assert!(mr.atomic(0).is_err());
+    assert_eq!((byte, mr.read_at(0, &mut [])), ([7], Ok(())));
+
+    let mut qp = pd.rc(&cq).create().unwrap();
+    qp.send(mr.slice(16, 32).unwrap()).unwrap();
+    let sent = fake.state().qps[&qp.qp_num()].sends[0].clone();
+    assert_eq!(sent.entries, [(0x7000_0010, 32)]);
+    qp.close().unwrap();
+    assert!(mr.close().unwrap().is_empty());
+}

@@ -106,12 +106,17 @@ impl Region {
         offset.saturating_add(len) <= self.len
     }
 
-    /// Copies out of the region; the range was checked with [`Region::holds`].
+    /// How many bytes the process can read and write: all of them, or none behind a dma-buf.
+    pub(crate) fn bytes_len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Copies out of the region; the range was checked with [`Region::bytes_len`].
     pub(crate) fn read(&self, offset: usize, into: &mut [u8]) {
         self.bytes.read(offset, into);
     }
 
-    /// Copies into the region; the range was checked with [`Region::holds`].
+    /// Copies into the region; the range was checked with [`Region::bytes_len`].
     pub(crate) fn write(&self, offset: usize, from: &[u8]) {
         self.bytes.write(offset, from);
     }
