@@ -18,7 +18,7 @@ capi=$root/rdma-capi
 PATH=$PATH:$CARGO_TARGET_DIR/tools/bin
 failed=()
 # What runs without libibverbs, and what begins as a plain verbs program.
-own=(pair server key_value announcer supervised stage_c)
+own=(pair server key_value announcer supervised datagrams stage_c)
 verbs=(plain stage_a stage_b)
 strict=(-Wall -Wextra -Werror -O1 -g)
 
@@ -244,8 +244,13 @@ step_run() {
         wait
         expect "$work/listen.out" 'still here \(from QP 0x' || return 1
         supervised "$bin/supervised" || return 1
+
+        address=$(begin "$work/datagrams.out" "$bin/datagrams" 3 200) || return 1
+        for client in 1 2; do timeout 60 "$bin/datagrams" "$address" >"$work/datagrams$client.out" 2>&1 & done
+        wait
+        for client in "" 1 2; do expect "$work/datagrams$client.out" '^process [012]: 400 messages to 2 others, 400 from them; ' || return 1; done
     done
-    echo "pair, server, key_value, announcer and supervised, with libqp.a and with libqp.so"
+    echo "pair, server, key_value, announcer, supervised and datagrams, with libqp.a and with libqp.so"
 }
 
 # The plain verbs program and its three stages, over the software device in front of libibverbs.

@@ -131,6 +131,11 @@ struct ibv_wc;
 #define QP_MESH_CARD 512
 
 /**
+ * Bytes of a card: what an end tells its peers of itself.
+ */
+#define QP_DATAGRAMS_CARD 128
+
+/**
  * What went wrong with the last call of this thread that failed: qp_last_code() has it. An errno says less, so
  * look at the errno to decide, and at the code to tell cases apart. Numbers are never given to another meaning.
  */
@@ -559,7 +564,7 @@ typedef enum qp_supervised_proof {
      */
     QP_PROOF_PROCESS = 1,
     /**
-     * The peer's node is there, and not its process.
+     * XRC: the peer's node is there, and not its process: that has ended when the channel to it closes.
      */
     QP_PROOF_NODE = 2,
     /**
@@ -569,9 +574,56 @@ typedef enum qp_supervised_proof {
 } qp_supervised_proof;
 
 /**
+ * What happened to an end for datagrams.
+ */
+typedef enum qp_datagrams_kind {
+    /**
+     * A message of `len` bytes came from `peer`. Those of one peer come in the order in which it sent them.
+     */
+    QP_DATAGRAMS_MESSAGE = 1,
+    /**
+     * `peer` has the message `context`.
+     */
+    QP_DATAGRAMS_ACKNOWLEDGED = 2,
+    /**
+     * The message `context` to `peer` was given up; `fate` says what is known: QP_FATE_NOT_DONE, `peer` does not have it;
+     * QP_FATE_UNKNOWN, it may. What it was given up for is told before, unless the program itself asked for it.
+     */
+    QP_DATAGRAMS_LOST = 3,
+    /**
+     * There is a session with `peer`, with which there was none.
+     */
+    QP_DATAGRAMS_CONNECTED = 4,
+    /**
+     * `peer` was restarted, or had given this end up: messages from now on are of its new life.
+     */
+    QP_DATAGRAMS_RESTARTED = 5,
+    /**
+     * `peer` was asked and says nothing. Sending to it looks for it again.
+     */
+    QP_DATAGRAMS_DEAD = 6,
+    /**
+     * Something that has no number here yet.
+     */
+    QP_DATAGRAMS_OTHER = 7,
+} qp_datagrams_kind;
+
+/**
  * A completion queue. One thread at a time may call functions with it; Queue Pairs that report to it may be used by others.
  */
 typedef struct qp_cq qp_cq;
+
+/**
+ * An end for reliable datagrams: messages of any length, in order, to many peers, over one UD Queue Pair. One thread at a time
+ * may call functions with it.
+ *
+ * A message that is acknowledged is at the peer, once, intact, and behind those that were sent to it before. Of one that is not
+ * it is told that it was not done, or that nobody knows. None is sent again in a later session.
+ *
+ * There is no thread: an end receives, answers and repeats within qp_datagrams_next() and qp_datagrams_send(), so call the first
+ * often, or sleep as qp_datagrams_arm() says. Peers of an end that does something else for dead_after_ms give it up.
+ */
+typedef struct qp_datagrams qp_datagrams;
 
 /**
  * Where datagrams of a UD Queue Pair go: to another one, or to a group. Any number of calls may be under way with it.
@@ -1112,6 +1164,28 @@ typedef struct qp_supervised_options {
 } qp_supervised_options;
 
 /**
+ * Sends a message to the peer, which gets it from its qp_hear_fn: whole, and behind those that were sent before. It does not wait
+ * for the peer; the bytes are gone when it returns.
+ *
+ * @param context  What was given to qp_supervised_meet().
+ * @param message  The bytes.
+ * @param len      Their number, at most 65536.
+ * @return 0, or an errno: the peer is looked for again then.
+ */
+typedef int (*qp_tell_fn)(void *context, const void *message, size_t len);
+
+/**
+ * Gives the next message of the peer's, if one is there. It does not wait.
+ *
+ * @param context  What was given to qp_supervised_meet().
+ * @param message  Where the bytes go.
+ * @param room     Room there: 65536.
+ * @param len      Where their number goes; it is 0 before, which stands for no message.
+ * @return 0, or an errno: the peer is looked for again then.
+ */
+typedef int (*qp_hear_fn)(void *context, void *message, size_t room, size_t *len);
+
+/**
  * Something that happened to a supervised connection. Fields that the kind says nothing of are 0.
  */
 typedef struct qp_supervised_event {
@@ -1245,7 +1319,7 @@ typedef struct qp_mesh_options {
      */
     uint32_t send_depth;
     /**
-     * Receives that wait for messages; 0: 256.
+     * Receives that wait for messages; 0: 512.
      */
     uint32_t srq_depth;
     /**
@@ -1291,6 +1365,154 @@ typedef struct qp_mesh_event {
      */
     uint32_t fate;
 } qp_mesh_event;
+
+/**
+ * What an end shall be like. Set it to all zero first: 0 means the usual everywhere. `peers`, `receives`, `send_packets`,
+ * `send_depth` and `max_message` decide how much memory it takes; nothing grows beyond that.
+ */
+typedef struct qp_datagrams_options {
+    /**
+     * Most peers at a time; 0: 64.
+     */
+    uint32_t peers;
+    /**
+     * Receives that are posted, each of one MTU; 0: 2048. Each peer may have its part of half of them under way.
+     */
+    uint32_t receives;
+    /**
+     * Packets that wait to be sent or acknowledged, each of one MTU; 0: 1024. One peer takes at most half of them.
+     */
+    uint32_t send_packets;
+    /**
+     * Sends that the device may have at a time, each of one MTU; 0: 128.
+     */
+    uint32_t send_depth;
+    /**
+     * Longest message that is received, in bytes; 0: 65536.
+     */
+    uint32_t max_message;
+    /**
+     * Longest packets, in bytes: 256, 512, 1024, 2048 or 4096; 0: the MTU of the port.
+     */
+    uint32_t mtu;
+    /**
+     * How long an acknowledgement may wait for a message to travel with, in microseconds; 0: 50.
+     */
+    uint32_t ack_delay_us;
+    /**
+     * When a packet is sent again as long as no round trip was measured, in microseconds; 0: 20000.
+     */
+    uint32_t first_timeout_us;
+    /**
+     * A packet is not sent again earlier, in microseconds; 0: 1000. Longer than a peer usually does something else.
+     */
+    uint32_t least_timeout_us;
+    /**
+     * A peer that was asked and says nothing for so many milliseconds is dead; 0: 2000.
+     */
+    uint32_t dead_after_ms;
+    /**
+     * A peer that nothing was heard of for so many milliseconds is asked; 0: 1000; UINT32_MAX: never.
+     */
+    uint32_t heartbeat_ms;
+    /**
+     * The Q_Key of the end, without which nothing gets in; 0: drawn. The card tells it to the peers.
+     */
+    uint32_t qkey;
+    /**
+     * How packets are marked on their way.
+     */
+    struct qp_path path;
+    /**
+     * Must be 0.
+     */
+    uint64_t reserved[2];
+} qp_datagrams_options;
+
+/**
+ * Something that happened to an end for datagrams. Fields that the kind says nothing of are 0.
+ */
+typedef struct qp_datagrams_event {
+    /**
+     * What: one of enum qp_datagrams_kind.
+     */
+    uint32_t kind;
+    /**
+     * LOST: one of enum qp_fate.
+     */
+    uint32_t fate;
+    /**
+     * Whom it concerns: what qp_datagrams_add_peer() gave.
+     */
+    uint64_t peer;
+    /**
+     * ACKNOWLEDGED, LOST: what qp_datagrams_send() was given.
+     */
+    uint64_t context;
+    /**
+     * MESSAGE: bytes.
+     */
+    size_t len;
+    /**
+     * 0.
+     */
+    uint64_t reserved;
+} qp_datagrams_event;
+
+/**
+ * The state of an end for datagrams, and what it has counted since it was made.
+ */
+typedef struct qp_datagrams_state {
+    /**
+     * Messages whose fate was not told yet.
+     */
+    uint64_t under_way;
+    /**
+     * Within how many milliseconds the death of a peer is noticed, while qp_datagrams_next() is called; UINT64_MAX: without
+     * heartbeat, that of a peer to which nothing is sent is not.
+     */
+    uint64_t notices_within_ms;
+    /**
+     * Packets with parts of messages that left for the first time.
+     */
+    uint64_t sent;
+    /**
+     * Those that left again.
+     */
+    uint64_t repeated;
+    /**
+     * Packets that left with nothing but numbers.
+     */
+    uint64_t acks;
+    /**
+     * Packets with parts of messages that were new here.
+     */
+    uint64_t received;
+    /**
+     * Those that were here already.
+     */
+    uint64_t duplicates;
+    /**
+     * Those for which there was no room.
+     */
+    uint64_t beyond;
+    /**
+     * Datagrams of somebody who is no peer.
+     */
+    uint64_t strangers;
+    /**
+     * Datagrams without a right header.
+     */
+    uint64_t malformed;
+    /**
+     * Packets of a session that is over.
+     */
+    uint64_t stale;
+    /**
+     * Sessions that ended because the peer did not keep to the protocol.
+     */
+    uint64_t broken;
+} qp_datagrams_state;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1821,7 +2043,28 @@ int qp_mr_register(struct qp_pd *pd,
                    struct qp_mr **mr);
 
 /**
- * Gives the address of a region's first byte. The program may read and write there at any time; what it finds while a
+ * Registers a part of a dma-buf: memory of a device, such as a GPU. Requests and peers use it as any other region; the process
+ * itself cannot read or write it by the handle.
+ *
+ * @param fd      The descriptor of the dma-buf. It may be closed afterwards.
+ * @param offset  First byte, counted from the start of the dma-buf.
+ * @param len     Bytes.
+ * @param iova    What requests and peers call the first byte; it must lie in its page as offset does in its own.
+ * @param access  As for qp_mr_create().
+ * @param mr      Where the handle goes; destroy it with qp_mr_destroy().
+ * @return 0; EOPNOTSUPP (QP_CODE_SYSTEM): the device, its library or the kernel has no such regions (rdma-core 34, Linux 5.12);
+ *         or what the device said.
+ */
+int qp_mr_register_dmabuf(struct qp_pd *pd,
+                          int fd,
+                          uint64_t offset,
+                          size_t len,
+                          uint64_t iova,
+                          int access,
+                          struct qp_mr **mr);
+
+/**
+ * Gives the address of a region's first byte; of a dma-buf it is iova, and no address of the process. The program may read and write there at any time; what it finds while a
  * device writes there is some mix of old and new bytes.
  */
 int qp_mr_addr(struct qp_mr *mr,
@@ -1850,7 +2093,7 @@ int qp_mr_raw(struct qp_mr *mr,
  * @param offset  First byte, counted from the start of the region.
  * @param into    Where they go; NULL if len is 0.
  * @param len     Their number.
- * @return 0; EINVAL (QP_CODE_RANGE): they are not all inside the region.
+ * @return 0; EINVAL (QP_CODE_RANGE): they are not all inside the region, or it is of a dma-buf.
  */
 int qp_mr_read(struct qp_mr *mr, size_t offset, uint8_t *into, size_t len);
 
@@ -2422,8 +2665,11 @@ int qp_post_recv_ranges(struct qp_pair *pair,
  * to life, watches, and brings to life again.
  *
  * @param device         The device of the protection domain. Its asynchronous events are read by the connection.
- * @param attr           What its Queue Pair shall be like: QP_RC, QP_UC or QP_UD, its CQs and SRQ NULL; NULL for the usual one. Where
- *                       recv_depth is 0, it is receive_count if that is more than 16.
+ * @param attr           What its Queue Pair shall be like, its CQs and SRQ NULL; NULL for the usual one. Where recv_depth is 0, it
+ *                       is receive_count if that is more than 16. QP_XRC: an initiator and a target of the domain of srq,
+ *                       which is the XRC SRQ whose number the peer is told; receive_count is 0, and messages that have arrived
+ *                       are told by the SRQ's CQ. The SRQ stays the program's, also for other connections; keep it until the
+ *                       connection is destroyed.
  * @param options        How it is supervised; NULL for the usual.
  * @param offered        Regions that the peer may reach: it is told them in each life. NULL if offered_count is 0.
  * @param offered_count  Their number, at most 1024.
@@ -2471,8 +2717,44 @@ int qp_supervised_listen(struct qp_device *device,
 int qp_supervised_address(struct qp_supervised *link, char *text, size_t size, size_t *needed);
 
 /**
+ * Begins a supervised connection to a peer that is met by functions of the program's, which carry messages to it and back:
+ * MPI, PMIx, a message service. Both ends do the same. All else as qp_supervised_connect().
+ *
+ * The functions are called within calls with the connection, qp_supervised_destroy() included, by the thread of the call. They
+ * must return (no longjmp, no C++ exception), and not wait. They may call the library, but not with the connection.
+ *
+ * The end of a process is told by no channel closing here: it is noticed when a probe or a request is not answered, so over
+ * XRC, whose probes the peer's node answers, it may not be noticed at all. A peer that comes anew, or destroys its end, tells so.
+ *
+ * @param tell     Sends a message to the peer.
+ * @param hear     Gives the next message of the peer's.
+ * @param context  Handed to both, never looked at; it must stay usable until the connection is destroyed.
+ * @param poll_ms  How often hear() is to be called while the program sleeps on the connection, in milliseconds; 0: 10.
+ */
+int qp_supervised_meet(struct qp_device *device,
+                       struct qp_pd *pd,
+                       const struct qp_pair_attr *attr,
+                       const struct qp_supervised_options *options,
+                       const struct qp_region *offered,
+                       size_t offered_count,
+                       const struct qp_recv *receives,
+                       size_t receive_count,
+                       qp_tell_fn tell,
+                       qp_hear_fn hear,
+                       void *context,
+                       uint32_t poll_ms,
+                       struct qp_supervised **link);
+
+/**
+ * Tells the number of the target of a connection over XRC: completions of its SRQ name by it who sent.
+ *
+ * @return 0; EOPNOTSUPP (QP_CODE_UNSUPPORTED): it is not over XRC.
+ */
+int qp_supervised_target_number(struct qp_supervised *link, uint32_t *qp_num);
+
+/**
  * Posts a send request, as qp_post_send(). What becomes of it is told once, by QP_SUPERVISED_DONE with its context. On UD it
- * goes to the peer; send->to is not looked at.
+ * goes to the peer, and on XRC to the peer's SRQ: send->to and send->srq_num are not looked at.
  *
  * @return As qp_post_send(); ENOTCONN (QP_CODE_DOWN): there is no connection at present. Nothing was posted then.
  */
@@ -2491,7 +2773,8 @@ int qp_supervised_post_inline(struct qp_supervised *link,
  * Posts a receive, as qp_post_recv(): one that was told of, again.
  *
  * @return As qp_post_recv(); ENOTCONN (QP_CODE_DOWN): there is no connection at present, and the next life begins with the
- *         receives that it was made with. Nothing was posted then.
+ *         receives that it was made with; EOPNOTSUPP (QP_CODE_UNSUPPORTED): it is over XRC, post to its SRQ. Nothing was
+ *         posted then.
  */
 int qp_supervised_post_recv(struct qp_supervised *link,
                             const struct qp_recv *recv);
@@ -2696,6 +2979,20 @@ int qp_mesh_create(struct qp_device *device,
                    struct qp_mesh **mesh);
 
 /**
+ * The same over reliable datagrams: one UD Queue Pair for all the others, however many they are. There are messages only, and
+ * no one-sided requests (EOPNOTSUPP). In the options, send_depth and srq_depth count packets of one MTU, for all the others
+ * together. All else as qp_mesh_create().
+ */
+int qp_mesh_create_datagrams(struct qp_device *device,
+                             int port,
+                             int gid_index,
+                             const uint32_t *nodes,
+                             size_t processes,
+                             uint32_t rank,
+                             const struct qp_mesh_options *options,
+                             struct qp_mesh **mesh);
+
+/**
  * Registers memory of the program's for one-sided requests of a mesh that is not joined yet, and offers it to the others,
  * who ask for it with qp_mesh_region(). All else as qp_mr_register().
  */
@@ -2759,7 +3056,8 @@ int qp_mesh_send(struct qp_mesh *mesh,
  * @param region         The region of the other process.
  * @param region_offset  First byte there.
  * @param op             Where the number of the request goes; may be NULL.
- * @return As qp_mesh_send(); EAGAIN also where there is no way to the process yet: it is being made.
+ * @return As qp_mesh_send(); EAGAIN also where there is no way to the process yet: it is being made; EOPNOTSUPP
+ *         (QP_CODE_UNSUPPORTED): the mesh is over datagrams.
  */
 int qp_mesh_write(struct qp_mesh *mesh,
                   uint32_t rank,
@@ -2833,6 +3131,143 @@ int qp_mesh_leave(struct qp_mesh *mesh,
  * Ends this process's part of a mesh, at once. Without qp_mesh_leave() the others find it dead.
  */
 int qp_mesh_destroy(struct qp_mesh *mesh);
+
+/**
+ * Makes an end for reliable datagrams: a CQ, a UD Queue Pair, and the memory for its packets.
+ *
+ * @param device     The device of the protection domain.
+ * @param port       Port of the device, counted from 1.
+ * @param gid_index  Place of the GID in the port's table; -1 chooses one.
+ * @param options    What it shall be like; NULL for the usual.
+ * @param datagrams  Where the handle goes; destroy it with qp_datagrams_destroy().
+ * @return 0; EINVAL (QP_CODE_RANGE): an option is out of its range; or why a part of it could not be made.
+ */
+int qp_datagrams_create(struct qp_device *device,
+                        struct qp_pd *pd,
+                        int port,
+                        int gid_index,
+                        const struct qp_datagrams_options *options,
+                        struct qp_datagrams **datagrams);
+
+/**
+ * Gives what others need to know of this end, for qp_datagrams_add_peer(): hand it around by whatever there is.
+ *
+ * @param card  Room for QP_DATAGRAMS_CARD bytes. (A program in Rust has the bytes behind the first two, which are their number,
+ *              the high one first.)
+ */
+int qp_datagrams_card(struct qp_datagrams *datagrams,
+                      uint8_t *card);
+
+/**
+ * Adds a peer. Nothing is sent to it yet; and what it sends gets in from now on.
+ *
+ * @param card  Its card, QP_DATAGRAMS_CARD bytes.
+ * @param peer  Where its number at this end goes. That of a peer that was removed is not given to another.
+ * @return 0; EPROTO (QP_CODE_RECORD): it is no card; ENOMEM (QP_CODE_LIMIT): there are as many as options.peers; EEXIST
+ *         (QP_CODE_REFUSED): another peer is at that address; or there is no way to it.
+ */
+int qp_datagrams_add_peer(struct qp_datagrams *datagrams,
+                          const uint8_t *card,
+                          uint64_t *peer);
+
+/**
+ * Tells that a peer was restarted, and has another card now: what is not acknowledged is lost, as QP_DATAGRAMS_LOST tells,
+ * and what is sent from now on goes to its new life.
+ *
+ * @return As qp_datagrams_add_peer(); ENODATA (QP_CODE_NOT_FOUND): there is no such peer.
+ */
+int qp_datagrams_move_peer(struct qp_datagrams *datagrams,
+                           uint64_t peer,
+                           const uint8_t *card);
+
+/**
+ * Removes a peer: what is not acknowledged is lost, as QP_DATAGRAMS_LOST tells.
+ *
+ * @return 0; ENODATA (QP_CODE_NOT_FOUND): there is no such peer.
+ */
+int qp_datagrams_remove_peer(struct qp_datagrams *datagrams, uint64_t peer);
+
+/**
+ * Begins a session with a peer, though there is nothing to be sent: so its death is noticed, if there is a heartbeat.
+ *
+ * @return 0; ENODATA (QP_CODE_NOT_FOUND): there is no such peer.
+ */
+int qp_datagrams_connect(struct qp_datagrams *datagrams,
+                         uint64_t peer);
+
+/**
+ * Sends a message to a peer. The bytes are copied. If there is no session with it yet, one begins. What becomes of the
+ * message is told once, by QP_DATAGRAMS_ACKNOWLEDGED or QP_DATAGRAMS_LOST with its context.
+ *
+ * @param data     The bytes; NULL if len is 0.
+ * @param len      Their number, at most the peer's max_message.
+ * @param context  Any number; it comes back with the event.
+ * @return 0; EAGAIN (QP_CODE_FULL): no room at present, call qp_datagrams_next() and try again; ENODATA (QP_CODE_NOT_FOUND):
+ *         there is no such peer; EINVAL (QP_CODE_REFUSED): too long; or what failed: the end does not work any more then.
+ */
+int qp_datagrams_send(struct qp_datagrams *datagrams,
+                      uint64_t peer,
+                      const uint8_t *data,
+                      size_t len,
+                      uint64_t context);
+
+/**
+ * Takes the next event, and does what is to be done for the end meanwhile: takes in packets, acknowledges, repeats.
+ *
+ * @param timeout_ms  How long to wait, in milliseconds; 0: not at all; below 0: no limit. Other threads cannot send meanwhile.
+ * @param event       Where it goes.
+ * @param data        Where the bytes of a message go; NULL only if room is 0.
+ * @param room        Room there: with options.max_message every message fits.
+ * @return 0; ETIMEDOUT: there was none; ENOSPC (QP_CODE_SHORT_BUFFER): a message does not fit, and comes again with the
+ *         next call; or what failed: the end does not work any more then.
+ */
+int qp_datagrams_next(struct qp_datagrams *datagrams,
+                      int64_t timeout_ms,
+                      struct qp_datagrams_event *event,
+                      uint8_t *data,
+                      size_t room);
+
+/**
+ * Gives the descriptor that becomes readable after qp_datagrams_arm(), for poll(2) and the like: the same for the whole
+ * life of the handle. It is the end's: do not close it.
+ */
+int qp_datagrams_fd(struct qp_datagrams *datagrams,
+                    int *fd);
+
+/**
+ * Prepares for sleeping on the descriptor, and looks whether there is something to do already.
+ *
+ * @param ready  Where the answer goes: 1, call qp_datagrams_next() with a timeout of 0 until it says ETIMEDOUT; 0, the
+ *               descriptor becomes readable when there is something to do: then do the same.
+ */
+int qp_datagrams_arm(struct qp_datagrams *datagrams,
+                     int *ready);
+
+/**
+ * Tells of a peer whether there is a session with it, and how far away it is.
+ *
+ * @param connected      Where 1 goes if there is such a peer and a session with it, else 0; may be NULL.
+ * @param round_trip_us  Where the time of a round trip goes, smoothed, in microseconds; UINT64_MAX: not known; may be NULL.
+ */
+int qp_datagrams_peer(struct qp_datagrams *datagrams,
+                      uint64_t peer,
+                      int *connected,
+                      uint64_t *round_trip_us);
+
+/**
+ * Tells the state of an end, and what it has counted.
+ */
+int qp_datagrams_query(struct qp_datagrams *datagrams, struct qp_datagrams_state *state);
+
+/**
+ * Describes its Queue Pair for programs, as qp_pair_query_json().
+ */
+int qp_datagrams_query_json(struct qp_datagrams *datagrams, char *text, size_t size, size_t *needed);
+
+/**
+ * Ends an end, at once: what is under way is thrown away, so wait for the fate of each message before. Its peers find it dead.
+ */
+int qp_datagrams_destroy(struct qp_datagrams *datagrams);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -191,6 +191,7 @@ faults! {
         RegisterError::NoMemory { .. } => (QP_CODE_SYSTEM, ENOMEM),
         _ => (QP_CODE_RANGE, EINVAL),
     };
+    DmabufError |it| said(&it.source);
     WindowError |it| match &it {
         WindowError::Refused { source, .. } => said(source),
         _ => (QP_CODE_UNSUPPORTED, EOPNOTSUPP),

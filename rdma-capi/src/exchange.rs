@@ -119,7 +119,7 @@ impl fmt::Display for Said {
 
 impl std::error::Error for Said {}
 
-fn said(function: &'static str, returned: c_int) -> Result<(), ExchangeError> {
+pub(crate) fn said(function: &'static str, returned: c_int) -> Result<(), ExchangeError> {
     match returned {
         0 => Ok(()),
         returned => Err(ExchangeError::Other(Box::new(Said { function, returned }))),
@@ -358,9 +358,7 @@ export! {
         let (mine, mut places) = unsafe { (mine.of(len)?, theirs.of(room)?) };
         let bytes = exchange.any().swap_bytes(mine)?;
         their_len.set(bytes.len());
-        for (place, byte) in bytes.iter().enumerate() {
-            places.set(place, *byte);
-        }
+        places.fill(&bytes);
         if bytes.len() > places.len() {
             let text = format!("the peer sent {} bytes; there is room for {}", bytes.len(), places.len());
             return Err(Fault::new(QP_CODE_SHORT_BUFFER, libc::ENOSPC, text));

@@ -146,6 +146,8 @@ impl Plain for *mut c_void {}
 /// A function of the program's: what it is called with, the header says.
 impl Plain for crate::log::qp_log_fn {}
 impl Plain for crate::exchange::qp_swap_fn {}
+impl Plain for crate::supervised::qp_tell_fn {}
+impl Plain for crate::supervised::qp_hear_fn {}
 /// (It is the type of a repost function too.)
 impl Plain for crate::exchange::qp_barrier_fn {}
 impl Plain for crate::adopted::qp_wc_fn {}
@@ -414,6 +416,27 @@ impl<T> Places<'_, T> {
         // SAFETY: there are `len` places that this alone has, see `Room::of`, of any content, in the caller's memory during the
         // call.
         unsafe { std::slice::from_raw_parts_mut(self.at.add(place).cast(), self.len - place) }
+    }
+
+    /// Puts as many results as there is room for, from the first place on.
+    pub(crate) fn fill(&mut self, values: &[T])
+    where
+        T: Copy,
+    {
+        self.fill_from(0, values);
+    }
+
+    /// The same from that place on.
+    pub(crate) fn fill_from(&mut self, place: usize, values: &[T])
+    where
+        T: Copy,
+    {
+        let count = values.len().min(self.len.saturating_sub(place));
+        if count != 0 {
+            // SAFETY: `count` places from `place` on are of the `len` that `Room::of` was promised, in memory of the caller's, which
+            // no slice of this library is.
+            unsafe { (self.at.add(place)).copy_from_nonoverlapping(values.as_ptr(), count) }
+        }
     }
 
     /// Puts a result at a place; nothing happens beyond the end.

@@ -62,6 +62,8 @@ mod doctor;
 
 mod mesh;
 
+mod datagrams;
+
 // What is in none of it.
 mod errors;
 mod verbs;

@@ -1,6 +1,7 @@
 //! Protection domains and memory regions.
 
 use std::ffi::{c_int, c_void};
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
 use rdma_core_sys::{ibv_mr, ibv_pd};
@@ -124,7 +125,37 @@ export! {
         Ok(())
     }
 
-    /// Gives the address of a region's first byte. The program may read and write there at any time; what it finds while a
+    /// Registers a part of a dma-buf: memory of a device, such as a GPU. Requests and peers use it as any other region; the process
+    /// itself cannot read or write it by the handle.
+    ///
+    /// @param fd      The descriptor of the dma-buf. It may be closed afterwards.
+    /// @param offset  First byte, counted from the start of the dma-buf.
+    /// @param len     Bytes.
+    /// @param iova    What requests and peers call the first byte; it must lie in its page as offset does in its own.
+    /// @param access  As for qp_mr_create().
+    /// @param mr      Where the handle goes; destroy it with qp_mr_destroy().
+    /// @return 0; EOPNOTSUPP (QP_CODE_SYSTEM): the device, its library or the kernel has no such regions (rdma-core 34, Linux 5.12);
+    ///         or what the device said.
+    fn qp_mr_register_dmabuf(
+        pd: *mut qp_pd as Held<Pd>,
+        fd: c_int,
+        offset: u64,
+        len: usize,
+        iova: u64,
+        access: c_int,
+        mr: *mut *mut qp_mr as Out<'_, *mut qp_mr>,
+    ) {
+        let access = self::access(access)?;
+        if fd < 0 {
+            return Err(Fault::range(format!("fd is {fd}, which is no descriptor")));
+        }
+        // SAFETY: the header asks for a descriptor that is open during the call; it is not -1.
+        let buffer = unsafe { BorrowedFd::borrow_raw(fd) };
+        mr.set(insert(pd.register_dmabuf(buffer, offset, len, iova, access)?.into_mr())?);
+        Ok(())
+    }
+
+    /// Gives the address of a region's first byte; of a dma-buf it is iova, and no address of the process. The program may read and write there at any time; what it finds while a
     /// device writes there is some mix of old and new bytes.
     fn qp_mr_addr(mr: *mut qp_mr as Held<Mr>, addr: *mut *mut c_void as Out<'_, *mut c_void>) {
         // The memory was given to C: its provenance is exposed from here on.
@@ -156,7 +187,7 @@ export! {
     /// @param offset  First byte, counted from the start of the region.
     /// @param into    Where they go; NULL if len is 0.
     /// @param len     Their number.
-    /// @return 0; EINVAL (QP_CODE_RANGE): they are not all inside the region.
+    /// @return 0; EINVAL (QP_CODE_RANGE): they are not all inside the region, or it is of a dma-buf.
     fn qp_mr_read(mr: *mut qp_mr as Held<Mr>, offset: usize, into: *mut u8 as Room<'_, u8>, len: usize) {
         // SAFETY: `len` is the length of `into`, says the header.
         let mut places = unsafe { into.of(len) }?;
@@ -165,9 +196,7 @@ export! {
         for start in (0..len).step_by(block.len()) {
             let part = &mut block[..(len - start).min(1024)];
             mr.read_at(offset + start, part)?;
-            for (place, byte) in part.iter().enumerate() {
-                places.set(start + place, *byte);
-            }
+            places.fill_from(start, part);
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use crate::errors::in_use;
 use crate::export::{In, Out, export};
 use crate::fault::*;
 use crate::memory::qp_pd;
-use crate::pair::no_such;
+use crate::pair::{Handle, no_such};
 use crate::post::{nothing, qp_recv};
 use crate::slots::{Alone, Held, Kind, Later, Object, insert};
 use crate::xrc::qp_xrc_domain;
@@ -54,6 +54,8 @@ impl AnySrq {
 /// What C has a `qp_srq *` of.
 pub(crate) struct Shared {
     pub(crate) srq: AnySrq,
+    /// Of one for XRC: the domain that it stands in, and the CQ where its receives complete.
+    pub(crate) reach: Option<(XrcDomain, Handle<qp_cq>)>,
 }
 
 impl Shared {
@@ -110,7 +112,7 @@ export! {
         srq: *mut *mut qp_srq as Out<'_, *mut qp_srq>,
     ) {
         let made = pd.srq().depth(or(depth, 16)).sge(or(ranges, 1)).create()?;
-        srq.set(insert(Shared { srq: AnySrq::Basic(made) })?);
+        srq.set(insert(Shared { srq: AnySrq::Basic(made), reach: None })?);
         Ok(())
     }
 
@@ -129,7 +131,8 @@ export! {
         srq: *mut *mut qp_srq as Out<'_, *mut qp_srq>,
     ) {
         let made = pd.xrc_srq(&domain, &cq.cq).depth(or(depth, 16)).sge(or(ranges, 1)).create()?;
-        srq.set(insert(Shared { srq: AnySrq::Xrc(made) })?);
+        let reach = Some((XrcDomain::clone(&domain), Handle(cq.handle())));
+        srq.set(insert(Shared { srq: AnySrq::Xrc(made), reach })?);
         Ok(())
     }
 
@@ -186,11 +189,12 @@ export! {
     ///         then.
     fn qp_srq_destroy(srq: *mut qp_srq as Later<Shared>) {
         srq.destroy(|shared| {
-            match shared.srq {
+            let Shared { srq, reach } = shared;
+            match srq {
                 AnySrq::Basic(srq) => close(srq, AnySrq::Basic),
                 AnySrq::Xrc(srq) => close(srq, AnySrq::Xrc),
             }
-            .map_err(|(srq, fault)| (Shared { srq }, fault))
+            .map_err(|(srq, fault)| (Shared { srq, reach }, fault))
         })
     }
 }

@@ -139,6 +139,24 @@ impl qp_region {
     }
 }
 
+/// Length of the number of bytes in front of a card.
+const HEAD: usize = 2;
+
+/// A card as C hands it around: its length, its bytes, zeros. `None`: it is too long.
+pub(crate) fn framed<const N: usize>(card: &[u8]) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    let (head, body) = bytes.split_at_mut(HEAD);
+    head.copy_from_slice(&u16::try_from(card.len()).ok()?.to_be_bytes());
+    body.get_mut(..card.len())?.copy_from_slice(card);
+    Some(bytes)
+}
+
+/// The card in what C handed around. `None`: there is none.
+pub(crate) fn unframed(bytes: &[u8]) -> Option<&[u8]> {
+    let (head, body) = bytes.split_first_chunk::<HEAD>()?;
+    body.get(..u16::from_be_bytes(*head).into())
+}
+
 /// A deadline from milliseconds; below 0 there is none.
 pub(crate) fn deadline(timeout_ms: i64) -> Deadline {
     match u64::try_from(timeout_ms) {

@@ -73,7 +73,7 @@ static void random_bytes(void *to, size_t len)
 }
 
 /* All handles that there ever were, and those of each type that live. */
-enum { DEVICE, PD, MR, CQ, SRQ, PAIR, DEST, DOMAIN, TARGET, LINK, TYPES };
+enum { DEVICE, PD, MR, CQ, SRQ, PAIR, DEST, DOMAIN, TARGET, LINK, GRAMS, TYPES };
 #define MOST 24
 static void *live[TYPES][MOST], *known[4096];
 static size_t lives[TYPES], knows;
@@ -119,10 +119,50 @@ static int destroy(int type, void *what)
     case DEST: result = qp_dest_destroy((qp_dest *)what); break;
     case DOMAIN: result = qp_xrc_domain_destroy((qp_xrc_domain *)what); break;
     case LINK: result = qp_supervised_destroy((qp_supervised *)what); break;
+    case GRAMS: result = qp_datagrams_destroy((qp_datagrams *)what); break;
     default: result = qp_xrc_target_destroy((qp_xrc_target *)what);
     }
     if (!result) gone(type, what);
     return result;
+}
+
+/* What a program carries for supervised connections: one message, or something else than that. */
+static char letter[70000];
+static size_t letter_len;
+
+static int tell(void *context, const void *message, size_t len)
+{
+    (void)context;
+    if (!below(4)) return (int)below(3) - 1;
+    memcpy(letter, message, letter_len = len);
+    if (len && !below(4)) letter[below(len)] ^= (char)below(256);
+    return 0;
+}
+
+static int hear(void *context, void *message, size_t room, size_t *len)
+{
+    (void)context;
+    if (!below(8)) return (int)below(3) - 1;
+    *len = below(16) ? letter_len : (size_t)number();
+    if (*len > room) return 0;
+    memcpy(message, letter, *len);
+    letter_len = 0;
+    return 0;
+}
+
+/* An end for datagrams, with few packets. */
+static int end_for_datagrams(qp_datagrams **end)
+{
+    qp_datagrams_options options;
+
+    memset(&options, 0, sizeof options);
+    if (!below(4)) random_bytes(&options, sizeof options);
+    options.receives = below(8) ? 64 : (uint32_t)below(4);
+    options.peers = (uint32_t)below(5);
+    options.send_packets = options.send_depth = 16;
+    options.mtu = 256;
+    options.dead_after_ms = 1 + (uint32_t)below(20);
+    return qp_datagrams_create((qp_device *)handle(DEVICE), (qp_pd *)handle(PD), 1, -1, below(8) ? &options : NULL, end);
 }
 
 /* A supervised connection: one listens, where others find it. */
@@ -142,13 +182,18 @@ static int supervise(qp_supervised **link)
     random_bytes(offered, sizeof offered);
     if (!below(8)) random_bytes(&attr, sizeof attr);
     if (!below(4)) random_bytes(&options, sizeof options);
-    attr.transport = (uint32_t)below(4);
+    attr.transport = below(4) ? (uint32_t)below(4) : QP_XRC;
+    attr.srq = below(4) && attr.transport != QP_XRC ? NULL : (qp_srq *)handle(SRQ);
     attr.inline_data = (uint32_t)below(64);
     for (i = 0; i < 4; i++) {
         receives[i].mr = below(4) ? (qp_mr *)handle(MR) : NULL;
         receives[i].len = (size_t)(receives[i].mr ? below(64) : below(8) == 0);
     }
-    if (below(2)) {
+    if (!below(3)) {
+        result = qp_supervised_meet((qp_device *)handle(DEVICE), (qp_pd *)handle(PD), below(2) ? NULL : &attr, below(2) ? NULL : &options,
+                                    offered, (size_t)below(3), receives, (size_t)below(2) * (attr.transport != QP_XRC), tell, hear, NULL,
+                                    (uint32_t)number(), link);
+    } else if (below(2)) {
         result = qp_supervised_connect((qp_device *)handle(DEVICE), (qp_pd *)handle(PD), below(2) ? NULL : &attr,
                                        below(2) ? NULL : &options, offered, (size_t)below(3), receives, (size_t)below(5), address, link);
     } else {
@@ -202,6 +247,7 @@ static int create(int type)
             result = qp_dest_group((qp_pair *)handle(PAIR), below(2) ? "239.9.9.9" : "ff0e::1%", (uint16_t)draw(), (qp_dest **)&what);
         break;
     case LINK: result = supervise((qp_supervised **)&what); break;
+    case GRAMS: result = end_for_datagrams((qp_datagrams **)&what); break;
     case DOMAIN: result = qp_xrc_domain_open((qp_device *)handle(DEVICE), NULL, (int)draw(), (qp_xrc_domain **)&what); break;
     default: result = qp_xrc_target_create((qp_xrc_domain *)handle(DOMAIN), (qp_xrc_target **)&what);
     }
@@ -213,6 +259,10 @@ static int create(int type)
 static int use(void)
 {
     static qp_endpoint told[4];
+    static uint8_t card[QP_DATAGRAMS_CARD];
+    static uint64_t name;
+    qp_datagrams_event came;
+    qp_datagrams_state counted;
     qp_endpoint *one = &told[below(4)], *two = &told[below(4)];
     qp_completion done[8];
     qp_send sends[4];
@@ -249,7 +299,8 @@ static int use(void)
     recv.offset = (size_t)number();
     recv.len = (size_t)(recv.mr ? number() : 0);
     for (i = 0; i < 3; i++) ranges[i].mr = (qp_mr *)handle(MR), ranges[i].offset = (size_t)below(64), ranges[i].len = (size_t)below(64);
-    switch (below(52)) {
+    if (!below(64)) random_bytes(card, sizeof card);
+    switch (below(64)) {
     case 0: return qp_post_send((qp_pair *)handle(PAIR), sends);
     case 1: return qp_post_sends((qp_pair *)handle(PAIR), sends, (size_t)below(5), &n);
     case 2: return qp_post_send_ranges((qp_pair *)handle(PAIR), sends, ranges, (size_t)below(4));
@@ -301,6 +352,18 @@ static int use(void)
     case 48:
     case 49:
     case 50: return qp_supervised_next((qp_supervised *)handle(LINK), (int64_t)PATIENCE(below(2)), &event);
+    case 51: return qp_datagrams_card((qp_datagrams *)handle(GRAMS), card);
+    case 52: return qp_datagrams_add_peer((qp_datagrams *)handle(GRAMS), card, &name);
+    case 53: return qp_datagrams_move_peer((qp_datagrams *)handle(GRAMS), below(4) ? name : below(4), card);
+    case 54: return below(4) ? 0 : qp_datagrams_remove_peer((qp_datagrams *)handle(GRAMS), below(4) ? name : below(4));
+    case 55: return qp_datagrams_connect((qp_datagrams *)handle(GRAMS), below(4));
+    case 56:
+    case 57: return qp_datagrams_send((qp_datagrams *)handle(GRAMS), below(4) ? name : below(4), (const uint8_t *)memory, (size_t)below(sizeof memory), draw());
+    case 58: return qp_datagrams_arm((qp_datagrams *)handle(GRAMS), &v);
+    case 59: return qp_datagrams_query((qp_datagrams *)handle(GRAMS), &counted);
+    case 60:
+    case 61: return qp_datagrams_next((qp_datagrams *)handle(GRAMS), (int64_t)PATIENCE(below(2)), &came, (uint8_t *)text, (size_t)below(sizeof text));
+    case 62: return qp_supervised_target_number((qp_supervised *)handle(LINK), &u);
     default: return qp_plan((uint32_t)number(), (uint32_t)number(), (int)below(11), (int)below(2), (int)below(2), &needs);
     }
 }
@@ -333,7 +396,7 @@ static int call(void)
 /* Destroys the objects that are left, but for devices if they are to stay; 0 if one cannot be. */
 static int end(int types)
 {
-    static const int order[TYPES] = {LINK, DEST, PAIR, TARGET, SRQ, MR, DOMAIN, CQ, PD, DEVICE};
+    static const int order[TYPES] = {LINK, GRAMS, DEST, PAIR, TARGET, SRQ, MR, DOMAIN, CQ, PD, DEVICE};
     int i, type;
 
     for (i = 0; i < types; i++) {

@@ -15,12 +15,12 @@
 static int cases, wrong, verbose;
 
 /* A call that must be refused so, and one that must succeed. */
-#define WRONG(call, errno_wanted, code_wanted) expect(__LINE__, #call, (errno = 0, (call)), errno_wanted, code_wanted)
-#define RIGHT(call) expect(__LINE__, #call, (call), 0, QP_CODE_NONE)
+#define WRONG(call, errno_wanted, code_wanted) expect(__FILE__, __LINE__, #call, (errno = 0, (call)), errno_wanted, code_wanted)
+#define RIGHT(call) expect(__FILE__, __LINE__, #call, (call), 0, QP_CODE_NONE)
 /* What must be so. */
-#define THAT(condition) expect(__LINE__, #condition, !(condition), 0, QP_CODE_NONE)
+#define THAT(condition) expect(__FILE__, __LINE__, #condition, !(condition), 0, QP_CODE_NONE)
 
-static void expect(int line, const char *call, int got, int errno_wanted, enum qp_code code_wanted)
+static void expect(const char *file, int line, const char *call, int got, int errno_wanted, enum qp_code code_wanted)
 {
     int bad;
 
@@ -33,7 +33,7 @@ static void expect(int line, const char *call, int got, int errno_wanted, enum q
     }
     if (!bad) return;
     wrong++;
-    printf("misuse.c:%d: %s\n    gave %d (%s), errno %d, %s; wanted %d (%s), %s\n    %s\n", line, call, got, strerror(got),
+    printf("%s:%d: %s\n    gave %d (%s), errno %d, %s; wanted %d (%s), %s\n    %s\n", file, line, call, got, strerror(got),
            errno, qp_code_name((int)qp_last_code()), errno_wanted, strerror(errno_wanted), qp_code_name((int)code_wanted),
            qp_last_error());
     /* Without what must work the rest means nothing. */
@@ -126,6 +126,11 @@ static void null_pointers(void)
     WRONG(qp_mr_create(NULL, 4096, 1, &region), EINVAL, QP_CODE_NULL);
     WRONG(qp_mr_create(pd, 4096, 1, NULL), EINVAL, QP_CODE_NULL);
     WRONG(qp_mr_register(pd, NULL, 4096, 1, &region), EINVAL, QP_CODE_NULL);
+    WRONG(qp_mr_register_dmabuf(NULL, 0, 0, 4096, 0, 1, &region), EINVAL, QP_CODE_NULL);
+    WRONG(qp_mr_register_dmabuf(pd, 0, 0, 4096, 0, 1, NULL), EINVAL, QP_CODE_NULL);
+    WRONG(qp_mr_register_dmabuf(pd, -1, 0, 4096, 0, 1, &region), EINVAL, QP_CODE_RANGE);
+    WRONG(qp_mr_register_dmabuf(pd, 0, 0, 4096, 0, 1 << 30, &region), EINVAL, QP_CODE_RANGE);
+    WRONG(qp_mr_register_dmabuf(pd, 0, 0, 4096, 0, 1, &region), EOPNOTSUPP, QP_CODE_SYSTEM); /* the software device has none */
     WRONG(qp_mr_read(mr, 0, NULL, 8), EINVAL, QP_CODE_NULL);
     WRONG(qp_cq_create(device, 16, 0, NULL), EINVAL, QP_CODE_NULL);
     WRONG(qp_pair_create(pd, NULL, &pair), EINVAL, QP_CODE_NULL);
@@ -745,201 +750,8 @@ static void windows_and_doctor(void)
     WRONG(qp_doctor("\xff", NULL, 0, 0, text, sizeof text, &n), EINVAL, QP_CODE_TEXT);
 }
 
-/* What happened while something else was waited for. */
-static struct { qp_supervised *link; qp_supervised_event event; } missed[64];
-static size_t misses;
-
-/* The next event of a kind, while both ends go on. */
-static qp_supervised_event until(qp_supervised *link, qp_supervised *other, uint32_t kind)
-{
-    qp_supervised_event event;
-    size_t i;
-    int turn;
-
-    for (i = 0; i < misses; i++) {
-        if (missed[i].link != link || missed[i].event.kind != kind) continue;
-        event = missed[i].event;
-        missed[i] = missed[--misses];
-        return event;
-    }
-    for (turn = 0; turn < 40000; turn++) {
-        qp_supervised *now = turn % 2 ? link : other;
-
-        if (qp_supervised_next(now, turn % 2, &event)) continue;
-        if (now == link && event.kind == kind) return event;
-        if (misses < sizeof missed / sizeof *missed) missed[misses].link = now, missed[misses++].event = event;
-    }
-    THAT(!"it happens");
-    return event;
-}
-
-static void supervised(void)
-{
-    qp_supervised_options options;
-    qp_supervised_event event;
-    qp_supervised_state now;
-    qp_supervised *link, *peer, *none = NULL;
-    qp_pair_attr attr;
-    qp_endpoint there;
-    qp_region regions[2];
-    qp_recv recv = recv_of(mr), receives[17];
-    qp_send send = send_of(QP_SEND);
-    qp_event reported;
-    char text[512];
-    size_t n, i;
-    int v;
-
-    memset(&attr, 0, sizeof attr);
-    memset(&options, 0, sizeof options);
-    memset(&reported, 0, sizeof reported);
-    for (i = 0; i < 17; i++) receives[i] = recv;
-    memset(receives, 0, sizeof receives);
-
-    /* What cannot be made. */
-    WRONG(qp_supervised_listen(NULL, pd, NULL, NULL, NULL, 0, NULL, 0, "127.0.0.1:0", &none), EINVAL, QP_CODE_NULL);
-    WRONG(qp_supervised_listen(device, NULL, NULL, NULL, NULL, 0, NULL, 0, "127.0.0.1:0", &none), EINVAL, QP_CODE_NULL);
-    WRONG(qp_supervised_listen(device, pd, NULL, NULL, NULL, 0, NULL, 0, NULL, &none), EINVAL, QP_CODE_NULL);
-    WRONG(qp_supervised_listen(device, pd, NULL, NULL, NULL, 0, NULL, 0, "127.0.0.1:0", NULL), EINVAL, QP_CODE_NULL);
-    WRONG(qp_supervised_listen(device, pd, NULL, NULL, NULL, 1, NULL, 0, "127.0.0.1:0", &none), EINVAL, QP_CODE_NULL);
-    WRONG(qp_supervised_listen(device, pd, NULL, NULL, NULL, 0, NULL, 1, "127.0.0.1:0", &none), EINVAL, QP_CODE_NULL);
-    WRONG(qp_supervised_listen(AS(qp_device, pd), pd, NULL, NULL, NULL, 0, NULL, 0, "127.0.0.1:0", &none), EBADF, QP_CODE_WRONG_HANDLE);
-    WRONG(qp_supervised_connect(device, pd, NULL, NULL, NULL, 0, NULL, 0, "nowhere", &none), EINVAL, QP_CODE_TEXT);
-    WRONG(qp_supervised_connect(device, pd, NULL, NULL, NULL, 0, NULL, 0, NULL, &none), EINVAL, QP_CODE_NULL);
-    attr.send_cq = cq;
-    WRONG(qp_supervised_connect(device, pd, &attr, NULL, NULL, 0, NULL, 0, "127.0.0.1:1", &none), EINVAL, QP_CODE_RANGE);
-    attr.send_cq = NULL;
-    attr.srq = srq;
-    WRONG(qp_supervised_connect(device, pd, &attr, NULL, NULL, 0, NULL, 0, "127.0.0.1:1", &none), EINVAL, QP_CODE_RANGE);
-    attr.srq = NULL;
-    attr.transport = QP_XRC;
-    WRONG(qp_supervised_connect(device, pd, &attr, NULL, NULL, 0, NULL, 0, "127.0.0.1:1", &none), EOPNOTSUPP, QP_CODE_UNSUPPORTED);
-    attr.transport = 77;
-    WRONG(qp_supervised_connect(device, pd, &attr, NULL, NULL, 0, NULL, 0, "127.0.0.1:1", &none), EINVAL, QP_CODE_RANGE);
-    attr.transport = QP_RC;
-    attr.access = 1; /* the peer may write nothing, so it cannot probe */
-    WRONG(qp_supervised_connect(device, pd, &attr, NULL, NULL, 0, NULL, 0, "127.0.0.1:1", &none), EINVAL, QP_CODE_REFUSED);
-    attr.access = 0;
-    attr.recv_depth = 16;
-    WRONG(qp_supervised_connect(device, pd, &attr, NULL, NULL, 0, receives, 17, "127.0.0.1:1", &none), EINVAL, QP_CODE_RANGE);
-    receives[0].len = 8;
-    WRONG(qp_supervised_connect(device, pd, &attr, NULL, NULL, 0, receives, 1, "127.0.0.1:1", &none), EINVAL, QP_CODE_NULL);
-    receives[0].mr = mr;
-    receives[0].offset = sizeof memory;
-    WRONG(qp_supervised_connect(device, pd, &attr, NULL, NULL, 0, receives, 1, "127.0.0.1:1", &none), EINVAL, QP_CODE_RANGE);
-    receives[0].mr = AS(qp_mr, cq);
-    WRONG(qp_supervised_connect(device, pd, &attr, NULL, NULL, 0, receives, 1, "127.0.0.1:1", &none), EBADF, QP_CODE_WRONG_HANDLE);
-    options.port = 9;
-    WRONG(qp_supervised_connect(device, pd, NULL, &options, NULL, 0, NULL, 0, "127.0.0.1:1", &none), ENODEV, QP_CODE_NOT_FOUND);
-    options.port = 300;
-    WRONG(qp_supervised_connect(device, pd, NULL, &options, NULL, 0, NULL, 0, "127.0.0.1:1", &none), EINVAL, QP_CODE_RANGE);
-    options.port = 0;
-    options.timing.retry_cnt = 8;
-    WRONG(qp_supervised_connect(device, pd, NULL, &options, NULL, 0, NULL, 0, "127.0.0.1:1", &none), EINVAL, QP_CODE_RANGE);
-    options.timing.retry_cnt = 0;
-    options.reserved = 1;
-    WRONG(qp_supervised_connect(device, pd, NULL, &options, NULL, 0, NULL, 0, "127.0.0.1:1", &none), EINVAL, QP_CODE_RANGE);
-    options.reserved = 0;
-    THAT(none == NULL);
-
-    /* One that has no peer, and gives up. */
-    options.give_up_ms = 50;
-    RIGHT(qp_supervised_connect(device, pd, NULL, &options, NULL, 0, NULL, 0, "127.0.0.1:1", &link));
-    WRONG(qp_supervised_address(link, text, sizeof text, NULL), EINVAL, QP_CODE_STATE);
-    WRONG(qp_supervised_post_send(link, &send), ENOTCONN, QP_CODE_DOWN);
-    WRONG(qp_supervised_post_recv(link, &recv), ENOTCONN, QP_CODE_DOWN);
-    WRONG(qp_supervised_post_inline(link, &send, (const uint8_t *)"x", 1), ENOTCONN, QP_CODE_DOWN);
-    WRONG(qp_supervised_peer(link, &there, NULL, 0, NULL), ENOTCONN, QP_CODE_DOWN);
-    until(link, link, QP_SUPERVISED_GAVE_UP);
-    RIGHT(qp_supervised_text(link, text, sizeof text, NULL));
-    THAT(strstr(text, "gave up"));
-    WRONG(qp_supervised_next(link, 0, &event), ESHUTDOWN, QP_CODE_OVER);
-    RIGHT(qp_supervised_destroy(link));
-    WRONG(qp_supervised_destroy(link), EBADF, QP_CODE_DESTROYED);
-    WRONG(qp_supervised_next(link, 0, &event), EBADF, QP_CODE_DESTROYED);
-
-    /* Two that have each other. */
-    options.give_up_ms = 0;
-    options.probe_ms = 20;
-    memset(receives, 0, sizeof receives);
-    for (i = 0; i < 16; i++) receives[i] = recv, receives[i].context = 500 + i, receives[i].offset = 4096 + 64 * i;
-    RIGHT(qp_mr_region(mr, &regions[0]));
-    regions[1] = regions[0];
-    RIGHT(qp_supervised_listen(device, pd, NULL, &options, regions, 2, receives, 16, "127.0.0.1:0", &peer));
-    RIGHT(qp_supervised_address(peer, text, sizeof text, NULL));
-    attr.inline_data = 16;
-    RIGHT(qp_supervised_connect(device, pd, &attr, &options, NULL, 0, NULL, 0, text, &link));
-    WRONG(qp_supervised_next(link, 0, NULL), EINVAL, QP_CODE_NULL);
-    WRONG(qp_supervised_next(AS(qp_supervised, cq), 0, &event), EBADF, QP_CODE_WRONG_HANDLE);
-    WRONG(qp_poll(AS(qp_cq, link), NULL, 0, &n), EBADF, QP_CODE_WRONG_HANDLE);
-    event = until(link, peer, QP_SUPERVISED_RECOVERED);
-    THAT(event.attempt == 1);
-    until(peer, link, QP_SUPERVISED_PROBING);
-    WRONG(qp_supervised_post_send(link, NULL), EINVAL, QP_CODE_NULL);
-    WRONG(qp_supervised_post_inline(link, &send, NULL, 4), EINVAL, QP_CODE_NULL);
-    WRONG(qp_supervised_post_recv(link, NULL), EINVAL, QP_CODE_NULL);
-    WRONG(qp_supervised_query(link, NULL), EINVAL, QP_CODE_NULL);
-    WRONG(qp_supervised_fd(link, NULL), EINVAL, QP_CODE_NULL);
-    WRONG(qp_supervised_arm(link, NULL), EINVAL, QP_CODE_NULL);
-    WRONG(qp_supervised_device_event(link, NULL), EINVAL, QP_CODE_NULL);
-    WRONG(qp_supervised_text(link, NULL, 8, NULL), EINVAL, QP_CODE_NULL);
-    WRONG(qp_supervised_restart(NULL), EINVAL, QP_CODE_NULL);
-    WRONG(qp_supervised_query_json(link, text, 8, &n), ENOSPC, QP_CODE_SHORT_BUFFER);
-    THAT(n > 100);
-    send.mr = other_mr;
-    WRONG(qp_supervised_post_send(link, &send), EINVAL, QP_CODE_MISMATCH);
-    send.mr = NULL;
-    WRONG(qp_supervised_post_send(link, &send), EINVAL, QP_CODE_NULL);
-    send.mr = mr;
-    send.offset = sizeof memory;
-    WRONG(qp_supervised_post_send(link, &send), EINVAL, QP_CODE_RANGE);
-    send.offset = 0;
-    send.op = 12;
-    WRONG(qp_supervised_post_send(link, &send), EINVAL, QP_CODE_RANGE);
-    send.op = QP_SEND;
-    send.flags = 1u << 20;
-    WRONG(qp_supervised_post_send(link, &send), EINVAL, QP_CODE_RANGE);
-    send.flags = 0;
-    recv.mr = NULL;
-    WRONG(qp_supervised_post_recv(link, &recv), EINVAL, QP_CODE_NULL);
-    recv.mr = other_mr;
-    WRONG(qp_supervised_post_recv(link, &recv), EINVAL, QP_CODE_MISMATCH);
-    /* The receives of the peer's next life are there: so is their region. */
-    WRONG(qp_mr_destroy(mr), EBUSY, QP_CODE_OCCUPIED);
-    WRONG(qp_pd_destroy(pd), EBUSY, QP_CODE_IN_USE);
-    WRONG(qp_supervised_peer(link, &there, regions, 1, &n), ENOSPC, QP_CODE_SHORT_BUFFER);
-    THAT(n == 2);
-    WRONG(qp_supervised_peer(link, &there, NULL, 2, &n), EINVAL, QP_CODE_NULL);
-    RIGHT(qp_supervised_peer(link, NULL, regions, 2, &n));
-    THAT(regions[1].rkey == regions[0].rkey && regions[1].len == sizeof memory);
-
-    /* All of that harmed nothing. */
-    memcpy(memory, "as ever", 8);
-    send.context = 66;
-    RIGHT(qp_supervised_post_send(link, &send));
-    RIGHT(qp_supervised_query(link, &now));
-    THAT(now.is_up && now.under_way >= 1 && now.notices_within_ms > 20 && now.proof == QP_PROOF_PROCESS);
-    event = until(peer, link, QP_SUPERVISED_RECEIVED);
-    THAT(event.context == 500 && event.completion.byte_len == 8 && !memcmp(memory + 4096, "as ever", 8));
-    RIGHT(qp_supervised_post_recv(peer, &receives[0]));
-    event = until(link, peer, QP_SUPERVISED_DONE);
-    THAT(event.context == 66 && event.fate == QP_FATE_DONE && event.completion.status == 0);
-    RIGHT(qp_supervised_fd(link, &v));
-    THAT(v >= 0);
-    RIGHT(qp_supervised_arm(link, &v));
-    RIGHT(qp_supervised_device_event(link, &reported));
-    misses = 0;
-    RIGHT(qp_supervised_restart(link));
-    event = until(link, peer, QP_SUPERVISED_DEAD);
-    THAT(event.why == QP_WHY_ASKED);
-    event = until(link, peer, QP_SUPERVISED_ENDED);
-    THAT(event.why == QP_WHY_ASKED && event.complete && !event.not_done && !event.unknown);
-    until(link, peer, QP_SUPERVISED_RECOVERED);
-    until(peer, link, QP_SUPERVISED_RECOVERED);
-    misses = 0;
-    RIGHT(qp_supervised_destroy(link));
-    until(peer, peer, QP_SUPERVISED_DEAD);
-    RIGHT(qp_supervised_destroy(peer));
-}
+#include "misuse_links.h"
+#include "misuse_datagrams.h"
 
 static void logs(void *context, int level, const char *line)
 {
@@ -1095,6 +907,10 @@ int main(int argc, char **argv)
     raw();
     windows_and_doctor();
     supervised();
+    supervised_xrc();
+    supervised_by_messages();
+    reliable_datagrams();
+    mesh_over_datagrams();
     callbacks_and_threads();
     destroyed_meanwhile();
     good();

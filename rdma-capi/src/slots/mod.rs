@@ -33,7 +33,7 @@ const SLOT_SHIFT: u32 = 6;
 /// Where the number of the object begins.
 const NUMBER_SHIFT: u32 = 24;
 
-/// The types of objects. The numbers are in handles.
+/// The types of objects. The numbers are in handles. (16 is left out, because pointers to anything else mostly end so.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -52,10 +52,11 @@ pub(crate) enum Kind {
     Mesh = 13,
     Supervised = 14,
     Window = 15,
+    Datagrams = 17,
 }
 
 impl Kind {
-    const ALL: [Kind; 15] = [
+    const ALL: [Kind; 16] = [
         Kind::Device,
         Kind::Pd,
         Kind::Mr,
@@ -71,6 +72,7 @@ impl Kind {
         Kind::Mesh,
         Kind::Supervised,
         Kind::Window,
+        Kind::Datagrams,
     ];
 
     /// Its type in C.
@@ -91,6 +93,7 @@ impl Kind {
             Kind::Mesh => "qp_mesh",
             Kind::Supervised => "qp_supervised",
             Kind::Window => "qp_window",
+            Kind::Datagrams => "qp_datagrams",
         }
     }
 
@@ -102,7 +105,8 @@ impl Kind {
 
     /// Its place in [`Kind::ALL`].
     const fn index(self) -> usize {
-        self as usize - 1
+        let number = self as usize;
+        number - 1 - (number > 16) as usize
     }
 }
 

@@ -55,6 +55,11 @@ impl<T: Object> Alone<T> {
         }
     }
 
+    /// The handle.
+    pub(crate) fn handle(&self) -> *mut T::C {
+        std::ptr::without_provenance_mut(self.slot.handle.load(Relaxed) as usize)
+    }
+
     /// Keeps the turn for good.
     pub(super) fn keep(self) -> &'static Slot {
         let slot = self.slot;

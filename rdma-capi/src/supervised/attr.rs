@@ -4,14 +4,17 @@ use std::time::Duration;
 
 use rdma_qp::exchange::ExchangeError;
 use rdma_qp::supervise::{Connect, Meeting, Options, Probes, Supervised, connect_any};
-use rdma_qp::{Cq, Device, Mr, NOTHING, Pd, PostError, Qp, RecvQueue};
+use rdma_qp::xrc::{SrqNum, XrcTarget};
+use rdma_qp::{Access, Cq, Device, Mr, NOTHING, Pd, PostError, Qp, RecvQueue};
 
 use super::Any;
+use crate::cq::Queue;
 use crate::export::In;
 use crate::fault::*;
-use crate::pair::{self, no_such, qp_pair_attr};
+use crate::pair::{self, no_such, qp_pair_attr, qp_transport};
 use crate::post::{nothing, qp_recv};
-use crate::slots::Held;
+use crate::slots::{Alone, Held};
+use crate::srq::{AnySrq, Shared, qp_srq};
 use crate::values::{path, qp_path, qp_region, qp_timing, timing};
 
 /// How a connection is supervised. Set it to all zero first: 0 means the usual everywhere.
@@ -103,13 +106,21 @@ impl Parts {
         receives: &[qp_recv],
     ) -> Result<Parts, Fault> {
         let mut attr = attr.map_or(qp_pair_attr::USUAL, |attr| *attr.0);
-        if !attr.send_cq.is_null() || !attr.recv_cq.is_null() || !attr.srq.is_null() {
-            let text = "a supervised connection makes its own CQ and has its own receives: send_cq, recv_cq and srq must be NULL";
+        let xrc = attr.transport == qp_transport::QP_XRC as u32;
+        if !attr.send_cq.is_null() || !attr.recv_cq.is_null() || !attr.srq.is_null() && !xrc {
+            let text = "a supervised connection makes its own CQ and has its own receives: send_cq, recv_cq and, but for XRC, srq must be NULL";
+            return Err(Fault::range(text));
+        }
+        if xrc && !receives.is_empty() {
+            let text = "receives of a supervised connection over XRC are posted to its SRQ: receive_count must be 0";
             return Err(Fault::range(text));
         }
         let count = u32::try_from(receives.len()).unwrap_or(u32::MAX);
         attr.send_depth = pair::or(attr.send_depth, 16);
-        attr.recv_depth = pair::or(attr.recv_depth, count.max(16));
+        attr.recv_depth = match xrc {
+            true => 0,
+            false => pair::or(attr.recv_depth, count.max(16)),
+        };
         if count > attr.recv_depth {
             let text = format!(
                 "{} receives for a receive queue of {}: raise recv_depth",
@@ -136,21 +147,38 @@ impl Parts {
         meeting: impl Meeting + 'static,
     ) -> Result<Any, Fault> {
         let Parts {
-            attr,
+            mut attr,
             options,
             receives,
         } = self;
+        let srq = std::mem::replace(&mut attr.srq, std::ptr::null_mut());
         let cq = device.create_event_cq(attr.send_depth.saturating_add(attr.recv_depth))?;
         match pair::make(pd, &attr, &cq, None, None)? {
             pair::Any::Rc(qp) => begin(device, (qp, cq), meeting, options, receives).map(Any::Rc),
             pair::Any::Uc(qp) => begin(device, (qp, cq), meeting, options, receives).map(Any::Uc),
             pair::Any::Ud(qp) => begin(device, (qp, cq), meeting, options, receives).map(Any::Ud),
-            pair::Any::Xrc(_) => Err(no_such(
-                "XRC",
-                "supervised connection: the mesh watches its processes",
-            )),
+            pair::Any::Xrc(qp) => {
+                let side = target(&attr, srq)?;
+                let link = Supervised::over_xrc(device, (qp, cq), side, meeting, options)?;
+                Ok(Any::Xrc(Box::new(link)))
+            }
         }
     }
+}
+
+/// The target of a connection over XRC, and the SRQ whose number the peer is told.
+fn target(attr: &qp_pair_attr, srq: *mut qp_srq) -> Result<(XrcTarget, SrqNum), Fault> {
+    let shared = Alone::<Shared>::of(srq, "attr->srq")?;
+    let (AnySrq::Xrc(srq), Some((domain, cq))) = (&shared.srq, &shared.reach) else {
+        let text = "target that reaches it: qp_srq_create_xrc() makes one";
+        return Err(no_such("an SRQ without XRC domain", text));
+    };
+    let mut target = domain.create_target()?;
+    if attr.access != 0 {
+        target = target.with_access(Access::from_bits_retain(attr.access));
+    }
+    target.report_on(&Alone::<Queue>::of(cq.0, "the CQ of attr->srq")?.cq)?;
+    Ok((target, srq.srq_num()))
 }
 
 fn begin<T: Probes<Beside: Default> + RecvQueue>(

@@ -2,13 +2,15 @@
 
 mod attr;
 mod event;
+mod meet;
 
 use std::collections::VecDeque;
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Instant;
 
-use rdma_qp::supervise::{Happened, NotPosted, Probes, Proof, SuperviseError, Supervised};
+use rdma_qp::supervise::{Happened, NotPosted, Probes, Proof, SuperviseError, Supervised, carried};
+use rdma_qp::xrc::XrcSend;
 use rdma_qp::{Armed, Device, Mr, MrSlice, NOTHING, Op, Pd, PostFlags, Rc, Uc, Ud, exchange::tcp};
 
 use crate::device::{event_from, qp_device, qp_event};
@@ -17,13 +19,15 @@ use crate::exchange::put_regions;
 use crate::export::{Array, In, Out, Room, Text, export, put_text};
 use crate::fault::*;
 use crate::memory::qp_pd;
-use crate::pair::qp_pair_attr;
+use crate::pair::{no_such, qp_pair_attr};
 use crate::post::any::{self, Copied, Takes, To};
 use crate::post::{nothing, qp_recv, qp_send};
 use crate::slots::{Alone, Held, Kind, Later, Object, insert};
 use crate::values::{deadline, qp_region};
 use attr::{Parts, qp_supervised_options};
 use event::{of_device, of_event, of_message, of_receive, of_report, qp_supervised_event};
+use meet::Messenger;
+pub(crate) use meet::{qp_hear_fn, qp_tell_fn};
 
 /// A connection that is made, watched, and made anew when it fails. One thread at a time may call functions with it.
 #[allow(non_camel_case_types)]
@@ -38,7 +42,7 @@ pub struct qp_supervised {
 pub enum qp_supervised_proof {
     /// RC: the peer's process is there. A probe takes no receive.
     QP_PROOF_PROCESS = 1,
-    /// The peer's node is there, and not its process.
+    /// XRC: the peer's node is there, and not its process: that has ended when the channel to it closes.
     QP_PROOF_NODE = 2,
     /// UC and UD: the peer's process is there, and calls qp_supervised_next(). A probe, and its answer, take a receive each.
     QP_PROOF_ECHO = 3,
@@ -84,6 +88,7 @@ enum Any {
     Rc(Box<Supervised<u64, Rc>>),
     Uc(Box<Supervised<u64, Uc>>),
     Ud(Box<Supervised<u64, Ud>>),
+    Xrc(Box<Supervised<u64, XrcSend>>),
 }
 
 /// The same for any transport.
@@ -93,6 +98,22 @@ macro_rules! any {
             Any::Rc($link) => $what,
             Any::Uc($link) => $what,
             Any::Ud($link) => $what,
+            Any::Xrc($link) => $what,
+        }
+    };
+}
+
+/// The same for those that receive; XRC is refused.
+macro_rules! receiving {
+    ($any:expr, $link:ident => $what:expr) => {
+        match $any {
+            Any::Rc($link) => Ok($what?),
+            Any::Uc($link) => Ok($what?),
+            Any::Ud($link) => Ok($what?),
+            Any::Xrc(_) => Err(no_such(
+                "a supervised connection over XRC",
+                "receives: post them to its SRQ",
+            )),
         }
     };
 }
@@ -149,6 +170,7 @@ impl Link {
         for<'q> To<'q, Supervised<u64, Rc>, L>: Takes<Rc>,
         for<'q> To<'q, Supervised<u64, Uc>, L>: Takes<Uc>,
         for<'q> To<'q, Supervised<u64, Ud>, L>: Takes<Ud>,
+        for<'q> To<'q, Supervised<u64, XrcSend>, L>: Takes<XrcSend>,
     {
         match &mut self.any {
             Any::Rc(link) => any::rc(To(&mut **link, local), send),
@@ -156,6 +178,11 @@ impl Link {
             Any::Ud(link) => {
                 let peer = link.destination().ok_or(NotPosted::Down)?;
                 any::ud_to(To(&mut **link, local), send, &peer)
+            }
+            Any::Xrc(link) => {
+                let srq_num = link.peer_srq().ok_or(NotPosted::Down)?.get();
+                let send = qp_send { srq_num, ..*send };
+                any::xrc(To(&mut **link, local), &send)
             }
         }
     }
@@ -237,8 +264,11 @@ export! {
     /// to life, watches, and brings to life again.
     ///
     /// @param device         The device of the protection domain. Its asynchronous events are read by the connection.
-    /// @param attr           What its Queue Pair shall be like: QP_RC, QP_UC or QP_UD, its CQs and SRQ NULL; NULL for the usual one. Where
-    ///                       recv_depth is 0, it is receive_count if that is more than 16.
+    /// @param attr           What its Queue Pair shall be like, its CQs and SRQ NULL; NULL for the usual one. Where recv_depth is 0, it
+    ///                       is receive_count if that is more than 16. QP_XRC: an initiator and a target of the domain of srq,
+    ///                       which is the XRC SRQ whose number the peer is told; receive_count is 0, and messages that have arrived
+    ///                       are told by the SRQ's CQ. The SRQ stays the program's, also for other connections; keep it until the
+    ///                       connection is destroyed.
     /// @param options        How it is supervised; NULL for the usual.
     /// @param offered        Regions that the peer may reach: it is told them in each life. NULL if offered_count is 0.
     /// @param offered_count  Their number, at most 1024.
@@ -313,8 +343,55 @@ export! {
         put_text(address, &mut places, needed)
     }
 
+    /// Begins a supervised connection to a peer that is met by functions of the program's, which carry messages to it and back:
+    /// MPI, PMIx, a message service. Both ends do the same. All else as qp_supervised_connect().
+    ///
+    /// The functions are called within calls with the connection, qp_supervised_destroy() included, by the thread of the call. They
+    /// must return (no longjmp, no C++ exception), and not wait. They may call the library, but not with the connection.
+    ///
+    /// The end of a process is told by no channel closing here: it is noticed when a probe or a request is not answered, so over
+    /// XRC, whose probes the peer's node answers, it may not be noticed at all. A peer that comes anew, or destroys its end, tells so.
+    ///
+    /// @param tell     Sends a message to the peer.
+    /// @param hear     Gives the next message of the peer's.
+    /// @param context  Handed to both, never looked at; it must stay usable until the connection is destroyed.
+    /// @param poll_ms  How often hear() is to be called while the program sleeps on the connection, in milliseconds; 0: 10.
+    fn qp_supervised_meet(
+        device: *mut qp_device as Held<Device>,
+        pd: *mut qp_pd as Held<Pd>,
+        attr: *const qp_pair_attr as Option<In<'_, qp_pair_attr>>,
+        options: *const qp_supervised_options as Option<In<'_, qp_supervised_options>>,
+        offered: *const qp_region as Array<'_, qp_region>,
+        offered_count: usize,
+        receives: *const qp_recv as Array<'_, qp_recv>,
+        receive_count: usize,
+        tell: qp_tell_fn,
+        hear: qp_hear_fn,
+        context: *mut c_void,
+        poll_ms: u32,
+        link: *mut *mut qp_supervised as Out<'_, *mut qp_supervised>,
+    ) {
+        // SAFETY: these are the lengths of the two, says the header.
+        let (offered, receives) = unsafe { (offered.of(offered_count)?, receives.of(receive_count)?) };
+        let parts = Parts::new(attr, options, offered, receives)?;
+        let messenger = Messenger::new(tell, hear, context, poll_ms)?;
+        link.set(insert(Link::new(parts.supervise(&device, &pd, carried(messenger))?, None))?);
+        Ok(())
+    }
+
+    /// Tells the number of the target of a connection over XRC: completions of its SRQ name by it who sent.
+    ///
+    /// @return 0; EOPNOTSUPP (QP_CODE_UNSUPPORTED): it is not over XRC.
+    fn qp_supervised_target_number(link: *mut qp_supervised as Alone<Link>, qp_num: *mut u32 as Out<'_, u32>) {
+        let Any::Xrc(link) = &link.any else {
+            return Err(no_such("a supervised connection that is not over XRC", "target"));
+        };
+        qp_num.set(link.target().qp_num());
+        Ok(())
+    }
+
     /// Posts a send request, as qp_post_send(). What becomes of it is told once, by QP_SUPERVISED_DONE with its context. On UD it
-    /// goes to the peer; send->to is not looked at.
+    /// goes to the peer, and on XRC to the peer's SRQ: send->to and send->srq_num are not looked at.
     ///
     /// @return As qp_post_send(); ENOTCONN (QP_CODE_DOWN): there is no connection at present. Nothing was posted then.
     fn qp_supervised_post_send(
@@ -345,7 +422,8 @@ export! {
     /// Posts a receive, as qp_post_recv(): one that was told of, again.
     ///
     /// @return As qp_post_recv(); ENOTCONN (QP_CODE_DOWN): there is no connection at present, and the next life begins with the
-    ///         receives that it was made with. Nothing was posted then.
+    ///         receives that it was made with; EOPNOTSUPP (QP_CODE_UNSUPPORTED): it is over XRC, post to its SRQ. Nothing was
+    ///         posted then.
     fn qp_supervised_post_recv(
         link: *mut qp_supervised as Alone<Link>,
         recv: *const qp_recv as In<'_, qp_recv>,
@@ -353,13 +431,11 @@ export! {
         let recv = recv.0;
         if recv.mr.is_null() {
             nothing(recv.len, "recv")?;
-            any!(&mut link.any, link => link.recv_with(recv.context, NOTHING))?;
-            return Ok(());
+            return receiving!(&mut link.any, link => link.recv_with(recv.context, NOTHING).map(drop));
         }
         let mr = Held::<Mr>::of(recv.mr, "recv->mr")?;
         let local = mr.slice(recv.offset, recv.len)?;
-        any!(&mut link.any, link => link.recv_with(recv.context, local))?;
-        Ok(())
+        receiving!(&mut link.any, link => link.recv_with(recv.context, local).map(drop))
     }
 
     /// Tells what happened next, and does what is to be done for the connection meanwhile: nothing happens to it but in calls

@@ -1,13 +1,14 @@
 //! The mesh: every process of a job sends to every other one, by rank.
 
+mod attr;
+
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
-use std::time::Duration;
 
 use rdma_qp::xrc::XrcDomain;
-use rdma_qp::{Device, Fate, Memory, Mr};
+use rdma_qp::{Device, Fate, GidEntry, Memory, Mr};
 use rdma_xrc::mesh::{
     Event, Joining, Layout, Mesh, MeshError, Message, OpId, Options, Over, Rank, SendError,
 };
@@ -17,8 +18,9 @@ use crate::export::{Array, In, Out, Places, Raw, Room, export};
 use crate::fault::*;
 use crate::memory::{access, qp_mr};
 use crate::slots::{Alone, Held, Kind, Later, Object, insert};
-use crate::values::{deadline, qp_region, qp_timing, timing};
+use crate::values::{deadline, framed, qp_region, qp_timing, unframed};
 use crate::xrc::qp_xrc_domain;
+use attr::qp_mesh_options;
 
 /// One process of a job in which every process sends to every other one. One thread at a time may call functions with it.
 #[allow(non_camel_case_types)]
@@ -28,28 +30,6 @@ pub struct qp_mesh {
 
 /// Bytes of a card in which a process offers up to 16 regions: what qp_mesh_card() and qp_mesh_join() take for each process.
 pub const QP_MESH_CARD: usize = 512;
-
-/// Length of the number of bytes in front of a card.
-const HEAD: usize = 2;
-
-/// What a mesh shall be like: the same for all its processes. Where a function takes one, NULL means all zero, and 0 the usual.
-#[repr(C)]
-#[allow(non_camel_case_types)]
-#[derive(Clone, Copy)]
-pub struct qp_mesh_options {
-    /// Longest message in bytes: the size of each receive; 0: 4096.
-    pub max_message: u32,
-    /// Requests that one way may have outstanding; 0: 64.
-    pub send_depth: u32,
-    /// Receives that wait for messages; 0: 256.
-    pub srq_depth: u32,
-    /// Messages that may be under way at a time, to all together; 0: 256.
-    pub send_buffers: u32,
-    /// A peer that nothing was heard of for so many milliseconds is probed; 0: 1000; UINT32_MAX: never.
-    pub heartbeat_ms: u32,
-    /// A process that does not answer for so many milliseconds when another one connects has failed; 0: 30000.
-    pub connect_ms: u32,
-}
 
 /// What happened in a mesh.
 #[repr(C)]
@@ -155,6 +135,7 @@ impl From<SendError> for Fault {
             SendError::NoSuchProcess { .. } | SendError::NoSuchRegion { .. } => {
                 (QP_CODE_NOT_FOUND, libc::ENODATA)
             }
+            SendError::OneSided(_) => (QP_CODE_UNSUPPORTED, libc::EOPNOTSUPP),
             SendError::Post(error) => return error.into(),
             SendError::Mesh(error) => return error.into(),
             _ => (QP_CODE_REFUSED, libc::EINVAL),
@@ -222,9 +203,7 @@ impl Process {
                     self.kept = Some(message);
                     return Err(Fault::new(QP_CODE_SHORT_BUFFER, libc::ENOSPC, text));
                 }
-                for (place, byte) in message.iter().enumerate() {
-                    data.set(place, *byte);
-                }
+                data.fill(&message);
             }
             Some(Event::Done { op, to, result }) => {
                 (told.kind, told.rank) = (qp_mesh_kind::QP_MESH_DONE as u32, to.0);
@@ -249,32 +228,21 @@ impl Process {
     }
 }
 
-fn options(
-    given: Option<In<'_, qp_mesh_options>>,
-    timing: Option<In<'_, qp_timing>>,
-) -> Result<Options, Fault> {
-    let mut options = Options::default();
-    if timing.is_some() {
-        options.timing = self::timing(timing)?;
-    }
-    let Some(In(given)) = given else {
-        return Ok(options);
-    };
-    let or = |given, usual| if given == 0 { usual } else { given };
-    options.max_message = or(given.max_message, options.max_message);
-    options.send_depth = or(given.send_depth, options.send_depth);
-    options.srq_depth = or(given.srq_depth, options.srq_depth);
-    options.low_water = (options.srq_depth / 2).max(1);
-    options.send_buffers = or(given.send_buffers, options.send_buffers);
-    options.heartbeat = match given.heartbeat_ms {
-        0 => options.heartbeat,
-        u32::MAX => None,
-        ms => Some(Duration::from_millis(ms.into())),
-    };
-    if given.connect_ms != 0 {
-        options.connect_within = Duration::from_millis(given.connect_ms.into());
-    }
-    Ok(options)
+fn create(
+    (device, gid): (&Device, GidEntry),
+    over: Over,
+    nodes: &[u32],
+    rank: u32,
+    options: Options,
+) -> Result<*mut qp_mesh, Fault> {
+    let layout = Layout::new(nodes.iter().copied());
+    let joining = Mesh::begin(device, gid, over, &layout, Rank(rank), &options)?;
+    insert(Process {
+        stage: Stage::Joining(Box::new(joining)),
+        processes: nodes.len(),
+        kept: None,
+        failed: VecDeque::new(),
+    })
 }
 
 fn begun(result: Result<OpId, SendError>, op: Option<Out<'_, u64>>) -> Result<(), Fault> {
@@ -311,13 +279,30 @@ export! {
         mesh: *mut *mut qp_mesh as Out<'_, *mut qp_mesh>,
     ) {
         // SAFETY: `processes` is the length of `nodes`, says the header.
-        let layout = Layout::new(unsafe { nodes.of(processes) }?.iter().copied());
-        let options = self::options(options, timing)?;
-        let gid = device::gid(&device, port, gid_index)?;
+        let nodes = unsafe { nodes.of(processes) }?;
         let over = domain.map_or(Over::Rc, |domain| Over::Xrc(XrcDomain::clone(&domain)));
-        let joining = Mesh::begin(&device, gid, over, &layout, Rank(rank), &options)?;
-        let stage = Stage::Joining(Box::new(joining));
-        mesh.set(insert(Process { stage, processes, kept: None, failed: VecDeque::new() })?);
+        let gid = device::gid(&device, port, gid_index)?;
+        mesh.set(create((&device, gid), over, nodes, rank, attr::options(options, timing)?)?);
+        Ok(())
+    }
+
+    /// The same over reliable datagrams: one UD Queue Pair for all the others, however many they are. There are messages only, and
+    /// no one-sided requests (EOPNOTSUPP). In the options, send_depth and srq_depth count packets of one MTU, for all the others
+    /// together. All else as qp_mesh_create().
+    fn qp_mesh_create_datagrams(
+        device: *mut qp_device as Held<Device>,
+        port: c_int,
+        gid_index: c_int,
+        nodes: *const u32 as Array<'_, u32>,
+        processes: usize,
+        rank: u32,
+        options: *const qp_mesh_options as Option<In<'_, qp_mesh_options>>,
+        mesh: *mut *mut qp_mesh as Out<'_, *mut qp_mesh>,
+    ) {
+        // SAFETY: `processes` is the length of `nodes`, says the header.
+        let nodes = unsafe { nodes.of(processes) }?;
+        let gid = device::gid(&device, port, gid_index)?;
+        mesh.set(create((&device, gid), Over::Datagrams, nodes, rank, attr::options(options, None)?)?);
         Ok(())
     }
 
@@ -352,15 +337,11 @@ export! {
         // SAFETY: the header asks for so much room.
         let mut places = unsafe { card.of(QP_MESH_CARD) }?;
         let bytes = mesh.joining()?.card()?;
-        if bytes.len() > QP_MESH_CARD - HEAD {
+        let Some(card) = framed::<QP_MESH_CARD>(&bytes) else {
             let text = format!("a card of {} bytes: at most 16 regions can be offered here", bytes.len());
             return Err(Fault::new(QP_CODE_SHORT_BUFFER, libc::ENOSPC, text));
-        }
-        let head = (bytes.len() as u16).to_be_bytes();
-        let rest = std::iter::repeat_n(0, QP_MESH_CARD - HEAD - bytes.len());
-        for (place, byte) in head.into_iter().chain(bytes).chain(rest).enumerate() {
-            places.set(place, byte);
-        }
+        };
+        places.fill(&card);
         Ok(())
     }
 
@@ -376,9 +357,7 @@ export! {
         let bytes = unsafe { cards.of(len) }?;
         let mut each = Vec::with_capacity(mesh.processes);
         for (rank, card) in bytes.chunks_exact(QP_MESH_CARD).enumerate() {
-            let (head, body) = card.split_at(HEAD);
-            let used = usize::from(u16::from_be_bytes([head[0], head[1]]));
-            each.push(body.get(..used).ok_or_else(|| {
+            each.push(unframed(card).ok_or_else(|| {
                 Fault::new(QP_CODE_RECORD, libc::EPROTO, format!("the card of rank {rank} is none"))
             })?);
         }
@@ -441,7 +420,8 @@ export! {
     /// @param region         The region of the other process.
     /// @param region_offset  First byte there.
     /// @param op             Where the number of the request goes; may be NULL.
-    /// @return As qp_mesh_send(); EAGAIN also where there is no way to the process yet: it is being made.
+    /// @return As qp_mesh_send(); EAGAIN also where there is no way to the process yet: it is being made; EOPNOTSUPP
+    ///         (QP_CODE_UNSUPPORTED): the mesh is over datagrams.
     fn qp_mesh_write(
         mesh: *mut qp_mesh as Alone<Process>,
         rank: u32,
