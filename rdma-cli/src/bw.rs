@@ -33,7 +33,7 @@ The two ends meet over TCP at ADDR; what is measured is said at the end that
 asks.
 
 Status: 0 something was measured, 1 nothing was, or something failed, 2 wrong
-options.")]
+options, 130 interrupted before anything was measured.")]
 pub struct Args {
     #[command(flatten)]
     common: Common,

@@ -10,6 +10,7 @@ use rdma_soft::link::{Faults, Probability, parse_duration};
 
 use crate::devices::NO_RDMA;
 use crate::failure::{Failure, told};
+use crate::term::hung;
 
 /// Which device, and how to use it.
 #[derive(Debug, Clone, clap::Args)]
@@ -217,6 +218,11 @@ pub struct Opened {
     pub faults: Option<Faults>,
 }
 
+/// Faults, as people read them: in lines of their own.
+pub fn shown(faults: &Faults) -> Vec<String> {
+    hung("  faults ", &faults.to_string().replace(',', ", "))
+}
+
 /// Opens the device.
 ///
 /// # Errors
@@ -246,7 +252,11 @@ pub fn open(choice: &DeviceChoice) -> Result<Opened, Failure> {
     })
 }
 
-fn open_real(name: &str) -> Result<Device, Failure> {
+/// Opens a device of rdma-core.
+///
+/// # Errors
+/// There is no such device, or no rdma-core.
+pub fn open_real(name: &str) -> Result<Device, Failure> {
     let verbs = Verbs::open().map_err(|error| {
         Failure::told(format!(
             "{error}; without --device the software device is used, which needs no library"

@@ -7,16 +7,23 @@ use rdma_core_sys::Verbs;
 use rdma_qp::{Device, Errno, GidEntry, GidError, LinkLayer, OpenError, Port, PortInfo, Verdict};
 use serde::Serialize;
 
+use crate::doctor::print::paragraph;
 use crate::failure::Failure;
-use crate::term::Style;
+use crate::term::{Style, WIDTH};
 
 /// ENOSYS: what rdma-core says where the kernel has no RDMA at all.
 pub const NO_RDMA: i32 = 38;
 
 /// Options of `qp devices`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Each line of the GID table is an address of a port: its index (sgid_index of
+verbs), its type, its network interface, and whether commands and the library
+would choose it, or why not.
+
+Status: 0, also where there is no device: a note says why.")]
 pub struct Args {
-    /// One JSON object for machines
+    /// Print one JSON object, for machines: MTUs and sizes are bytes
     #[arg(long)]
     json: bool,
 }
@@ -197,7 +204,7 @@ impl PortEntry {
 }
 
 /// `active`, `down`, `init` ... as verbs.h names them.
-fn state(info: &PortInfo) -> String {
+pub fn state(info: &PortInfo) -> String {
     let name = format!("{:?}", info.state);
     name.strip_prefix("IBV_PORT_")
         .map_or(name.clone(), str::to_lowercase)
@@ -266,14 +273,14 @@ fn write(out: &mut impl Write, style: Style, listing: &Listing) -> io::Result<()
             write_port(out, style, port)?;
         }
         if let Some(error) = &device.error {
-            writeln!(out, "  {}", style.red(error))?;
+            paragraph(out, "  ", error, |line| style.red(line).to_string())?;
         }
         writeln!(out)?;
     }
     listing
         .notes
         .iter()
-        .try_for_each(|note| writeln!(out, "{}", style.dim(format!("note: {note}"))))
+        .try_for_each(|note| paragraph(out, "note: ", note, |line| style.dim(line).to_string()))
 }
 
 fn write_port(out: &mut impl Write, style: Style, port: &PortEntry) -> io::Result<()> {
@@ -313,26 +320,35 @@ fn write_port(out: &mut impl Write, style: Style, port: &PortEntry) -> io::Resul
             verdict,
             ..
         } = entry;
-        let verdict = if Some(*index) == port.best_gid_index {
-            style.green(verdict)
-        } else {
-            style.dim(verdict)
+        let place = entry.place();
+        let head = format!("    GID {index:>3}  {gid:<gids$}  {kind:<kinds$}  {place:<places$}  ");
+        // Addresses and names of interfaces may be long.
+        let room = head.chars().count() + verdict.chars().count() <= WIDTH;
+        let head = match room {
+            true => head,
+            false => {
+                writeln!(out, "{}", head.trim_end())?;
+                " ".repeat(13)
+            }
         };
-        writeln!(
-            out,
-            "    GID {index:>3}  {gid:<gids$}  {kind:<kinds$}  {:<places$}  {verdict}",
-            entry.place()
-        )?;
+        paragraph(out, &head, verdict, |line| {
+            let chosen = Some(*index) == port.best_gid_index;
+            match chosen {
+                true => style.green(line).to_string(),
+                false => style.dim(line).to_string(),
+            }
+        })?;
     }
     match &port.error {
-        Some(error) => writeln!(out, "    {}", style.red(error)),
+        Some(error) => paragraph(out, "    ", error, |line| style.red(line).to_string()),
         None => Ok(()),
     }
 }
 
 impl Entry {
-    /// Where it is: its network interface, or its address.
+    /// Where it is: its network interface, or its address, where that is not what the GID says already.
     fn place(&self) -> &str {
-        self.netdev.as_deref().unwrap_or(&self.address)
+        let address = (self.address != self.gid).then_some(&*self.address);
+        (self.netdev.as_deref()).or(address).unwrap_or_default()
     }
 }

@@ -21,6 +21,7 @@ use crate::run::SoftDevice;
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
+    subcommand_help_heading = "Commands",
     override_usage = "\
 qp doctor [OPTIONS] FILE...
        qp doctor [OPTIONS] -- PROGRAM ARGS
@@ -51,7 +52,7 @@ pub struct Args {
     /// The round trip between the ends, such as 500us
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     rtt: Option<Duration>,
-    /// One JSON object for machines
+    /// Print one JSON object, for machines
     #[arg(long)]
     json: bool,
     /// Where the record of each process is kept, and others are looked for
@@ -74,7 +75,7 @@ enum What {
     Explain {
         /// The line; standard input if there is none
         text: Vec<String>,
-        /// One JSON object for machines
+        /// Print one JSON object, for machines
         #[arg(long)]
         json: bool,
     },
@@ -158,10 +159,15 @@ fn look(args: Args) -> Result<(), Failure> {
         ))?;
     }
     if found.is_empty() && !ended.well && !args.json {
-        print::hint(
-            "The device refused no call, and no request of its Queue Pairs failed. If the program waits for something, end it with \
-             --limit 10s while it does; of two programs that talk, run both with the same --records DIR.",
-        )?;
+        let next = match args.limit {
+            Some(_) => "If the program waits for another one",
+            None => {
+                "If the program waits for something, end it with --limit 10s while it does; if it waits for another one"
+            }
+        };
+        print::hint(&format!(
+            "The device refused no call, and no request of its Queue Pairs failed. {next}, run both with the same --records DIR."
+        ))?;
     }
     answer
 }

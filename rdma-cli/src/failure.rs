@@ -21,9 +21,18 @@ pub enum Failure {
         "interrupted before the receiver said that all is well: if it found so, the copy is there and whole"
     )]
     InterruptedLate,
+    /// The user interrupted a measurement that has no result yet; its report, if one was asked for, says so.
+    #[error("interrupted before anything was measured")]
+    InterruptedEarly,
     /// Something was found, and has been printed: no failure of the command, but status 1.
     #[error("something was found")]
     Found,
+    /// There is no such program to run: status 127, as of a shell.
+    #[error("{0}")]
+    NoProgram(String),
+    /// The program is there, and cannot be run so: status 126, as of a shell.
+    #[error("{0}")]
+    CannotRun(String),
     /// It could not be looked at what was to be looked at: status 2.
     #[error("{0}")]
     CouldNotLook(String),
@@ -38,12 +47,17 @@ impl Failure {
         Failure::Told(sentence.into())
     }
 
-    /// The exit status: 1, 2 for wrong usage and for what could not be looked at, 130 after an interruption.
+    /// The exit status: 1, 2 for wrong usage and for what could not be looked at, 130 after an interruption, 126 and 127
+    /// where a program could not be run.
     pub fn status(&self) -> ExitCode {
         match self {
             Failure::Told(_) | Failure::Found => ExitCode::FAILURE,
             Failure::Usage(_) | Failure::CouldNotLook(_) => ExitCode::from(2),
-            Failure::Interrupted | Failure::InterruptedLate => ExitCode::from(130),
+            Failure::Interrupted | Failure::InterruptedLate | Failure::InterruptedEarly => {
+                ExitCode::from(130)
+            }
+            Failure::CannotRun(_) => ExitCode::from(126),
+            Failure::NoProgram(_) => ExitCode::from(127),
             Failure::OutputClosed => ExitCode::SUCCESS,
         }
     }

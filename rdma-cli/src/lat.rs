@@ -19,8 +19,8 @@ qp lat [OPTIONS]
 #[command(after_help = "\
 SEND and WRITE: half of the time from a post to the answer, which the other end
 gives with the same operation. READ, cas and faa: the time from the post to the
-completion. Over UC and UD messages carry a number as immediate data, by which
-the lost ones are counted.
+completion. p50 is the median, which perftest calls typical. Over UC and UD
+messages carry a number as immediate data, by which the lost ones are counted.
 
 Examples:
   qp lat                              both ends in this process: the first try
@@ -33,7 +33,7 @@ The two ends meet over TCP at ADDR; what is measured is said at the end that
 asks.
 
 Status: 0 something was measured, 1 nothing was, or something failed, 2 wrong
-options.")]
+options, 130 interrupted before anything was measured.")]
 pub struct Args {
     #[command(flatten)]
     common: Common,
@@ -70,7 +70,7 @@ impl Row for Latency {
         let lost = if plan.numbers() { "   lost" } else { "" };
         format!(
             "{:>9}{:>9}{lost}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}",
-            "bytes", "count", "min µs", "typical", "avg", "p99", "p99.9", "max"
+            "bytes", "count", "min", "p50", "avg", "p99", "p99.9", "max"
         )
     }
 
@@ -117,7 +117,7 @@ impl Row for Latency {
             y: "µs",
             lines: vec![
                 line("min", |us| us.min),
-                line("typical", |us| us.p50),
+                line("p50", |us| us.p50),
                 line("p99", |us| us.p99),
                 line("p99.9", |us| us.p99_9),
             ],

@@ -2,6 +2,7 @@
 //! does not work, what a job needs, and the transition table.
 #![forbid(unsafe_code)]
 
+mod address;
 mod bw;
 mod copy;
 mod device;
@@ -16,9 +17,10 @@ mod plan;
 mod run;
 mod states;
 mod term;
+mod units;
 mod watch;
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -28,6 +30,17 @@ use failure::Failure;
 /// RDMA Queue Pairs from the command line.
 #[derive(Debug, Parser)]
 #[command(name = "qp", version, propagate_version = true, max_term_width = 80)]
+#[command(after_help = "\
+Examples:
+  qp ping                     both ends here, on the software device: the first
+                              try, which needs no adapter
+  qp devices                  what can be used, and by which GID
+  qp doctor -- ./program      why a verbs program does not work
+  qp help doctor              the options and examples of a command
+
+A Queue Pair (QP) is the two work queues, send and receive, of one end of an
+RDMA connection. Commands use the software device, RoCE v2 in user space, unless
+--device names an adapter.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -44,9 +57,9 @@ enum Command {
     Run(Box<run::Args>),
     /// Measure round trips over a Queue Pair
     Ping(Box<ping::Args>),
-    /// Measure how long a message takes: percentiles, by size
+    /// Measure latency: percentiles, by size
     Lat(Box<lat::Args>),
-    /// Measure how much goes through: bandwidth and messages a second, by size
+    /// Measure bandwidth and messages a second, by size
     Bw(Box<bw::Args>),
     /// Say why a connection does not work: cause, evidence, cure
     Doctor(Box<doctor::Args>),
@@ -83,15 +96,37 @@ fn main() -> ExitCode {
         Err(failure) => {
             if !matches!(failure, Failure::OutputClosed | Failure::Found) {
                 let style = term::Style::of(&io::stderr());
+                let width = match io::stderr().is_terminal() {
+                    true => term::WIDTH,
+                    // What programs read is one line.
+                    false => usize::MAX,
+                };
                 // Where not even this can be written, the status still tells.
-                let _ = writeln!(
-                    io::stderr(),
-                    "{} {}",
-                    style.red("qp:"),
-                    term::Harmless(&failure)
-                );
+                let _ = writeln!(io::stderr(), "{}", complaint(&failure, style, width));
             }
             failure.status()
         }
+    }
+}
+
+/// A failure as people read it, in lines of at most `width` columns.
+fn complaint(failure: &Failure, style: term::Style, width: usize) -> String {
+    let text = term::Harmless(failure).to_string();
+    let lines = term::folded(&text, width - "qp: ".len());
+    format!("{} {}", style.red("qp:"), lines.join("\n    "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_complaint_fits_a_terminal_and_is_one_line_elsewhere() {
+        let style = term::Style::of(&std::fs::File::open("/dev/null").unwrap());
+        let failure = Failure::told("a word ".repeat(20).trim_end());
+        let folded = complaint(&failure, style, 80);
+        assert!(folded.lines().count() == 2 && folded.lines().all(|line| line.len() <= 80));
+        assert!(folded.lines().nth(1).unwrap().starts_with("    a word"));
+        assert_eq!(complaint(&failure, style, usize::MAX).lines().count(), 1);
     }
 }

@@ -20,6 +20,7 @@ use crate::perf::Transport;
 use crate::perf::meeting::{self, Wish};
 use crate::perf::times;
 use crate::term::{Harmless, Style};
+use crate::units::parse_size;
 pub use end::End;
 use end::Happened;
 pub use passive::answer;
@@ -56,7 +57,13 @@ pub struct Args {
     #[arg(long, requires = "listen")]
     once: bool,
     /// rc, uc, ud or xrc
-    #[arg(long, value_enum, default_value = "rc")]
+    #[arg(
+        long,
+        value_enum,
+        default_value = "rc",
+        ignore_case = true,
+        hide_possible_values = true
+    )]
     transport: Transport,
     /// Pings to send; 0 goes on until it is interrupted
     #[arg(short, long, value_name = "N", default_value_t = 10)]
@@ -64,8 +71,8 @@ pub struct Args {
     /// Time from one ping to the next; 0 sends the next when the answer is there
     #[arg(short, long, value_name = "TIME", default_value = "100ms", value_parser = parse_duration)]
     interval: Duration,
-    /// Bytes of a ping, 8 to 1048576
-    #[arg(short, long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(8..=1 << 20))]
+    /// Bytes of a ping, 8 to 1M
+    #[arg(short, long, value_name = "BYTES", default_value_t = 64, value_parser = parse_ping)]
     size: u32,
     /// How long to wait for an answer
     #[arg(short = 'W', long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
@@ -76,7 +83,7 @@ pub struct Args {
     /// Print the summary only
     #[arg(short, long)]
     quiet: bool,
-    /// Print a report for machines: one JSON object
+    /// Print one JSON object, for machines: sizes are bytes, and other fields name their unit
     #[arg(long)]
     json: bool,
 
@@ -107,6 +114,14 @@ pub struct Pings {
 impl Pings {
     /// What a ping can have of bytes.
     const SIZES: std::ops::RangeInclusive<u32> = 8..=1 << 20;
+}
+
+fn parse_ping(text: &str) -> Result<u32, String> {
+    let size = parse_size(text)?;
+    match Pings::SIZES.contains(&size) {
+        true => Ok(size),
+        false => Err("a ping has 8 bytes to 1M (1048576)".to_owned()),
+    }
 }
 
 /// Runs the command.
@@ -169,7 +184,9 @@ fn ask(
         )?;
         writeln!(out, "{}", style.dim(format!("  {by}")))?;
         if let Some(faults) = &opened.faults {
-            writeln!(out, "{}", style.dim(format!("  faults {faults}")))?;
+            for line in device::shown(faults) {
+                writeln!(out, "{}", style.dim(line))?;
+            }
         }
     }
     let mut report = Report::new(args, &end, address);

@@ -5,14 +5,24 @@
 use std::io::{self, Write};
 
 use clap::ValueEnum;
+use indicatif::HumanCount;
 use rdma_xrc::plan::{Amounts, BreakEven, Depths, IntraNode, Needs, Plan, QP_NUMBERS, plan};
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::term::Style;
+use crate::term::{Style, counted};
+use crate::units::parse_size;
 
 /// Options of `qp plan`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Each process is to reach every other one. RC takes a Queue Pair for each peer;
+with SRQs all of a process share their receives. XRC takes, for each process, an
+initiator (it sends) to each node, and there a target (it receives). UD takes
+one for all; `reliable` is this library's acknowledgement and order above it.
+
+Example:
+  qp plan --nodes 10 --per-node 10 --intra-node shm --buffer 8K")]
 pub struct Args {
     /// Nodes of the job
     #[arg(long, value_name = "M")]
@@ -32,10 +42,10 @@ pub struct Args {
     /// Receives of a shared receive queue; of UD, receives and sends
     #[arg(long, value_name = "REQUESTS", default_value_t = Depths::default().srq)]
     srq_depth: u32,
-    /// Bytes of the buffer of each receive
-    #[arg(long, value_name = "BYTES", default_value_t = Depths::default().buffer)]
+    /// Bytes of the buffer of each receive, such as 4096 or 4K
+    #[arg(long, value_name = "BYTES", default_value_t = Depths::default().buffer, value_parser = parse_size)]
     buffer: u32,
-    /// A JSON object
+    /// Print one JSON object, for machines
     #[arg(long)]
     json: bool,
 }
@@ -134,17 +144,20 @@ fn write_text(out: &mut impl Write, told: &Told) -> io::Result<()> {
         out,
         "{}",
         style.bold(format!(
-            "{} processes: {} nodes of {}",
-            grouped(*processes),
-            grouped((*nodes).into()),
+            "{}: {} of {}",
+            counted(*processes, "process", "processes"),
+            counted((*nodes).into(), "node", "nodes"),
             grouped((*per_node).into())
         ))
     )?;
     writeln!(out, "pairs on one node: {intra_node}")?;
     writeln!(
         out,
-        "depths: {} sends, {} receives, {} shared ones, of {} bytes",
-        depths.send, depths.recv, depths.srq, depths.buffer
+        "depths: {}, {}, {}, of {}",
+        counted(depths.send.into(), "send", "sends"),
+        counted(depths.recv.into(), "receive", "receives"),
+        counted(depths.srq.into(), "shared one", "shared ones"),
+        counted(depths.buffer.into(), "byte", "bytes")
     )?;
     table(out, style, told, "Queue Pairs", &QPS, grouped)?;
     table(out, style, told, "Receives", &rows(|a| a.receives), grouped)?;
@@ -241,15 +254,7 @@ fn remarks(told: &Told) -> Vec<String> {
 
 /// A number with its digits in groups of three.
 fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    HumanCount(number).to_string()
 }
 
 /// Bytes in the largest binary unit of which there is at least one.

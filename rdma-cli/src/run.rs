@@ -18,6 +18,7 @@ use program::Program;
 
 /// Options of `qp run`.
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "qp run [OPTIONS] -- PROGRAM ARGS")]
 #[command(after_help = "\
 Examples:
   qp run -- ibv_rc_pingpong -g 0                in one terminal,
@@ -28,19 +29,23 @@ Examples:
 The program finds the software device as soft0, behind the real devices if
 there are any. Each process is a node of its own, on a free address of
 127.0.0.0/8 unless --addr names one; processes find one another by these
-addresses, which are their GIDs.")]
-pub struct Args {
-    #[command(flatten)]
-    device: SoftDevice,
+addresses, which are their GIDs.
 
+Status: that of the program; 127 there is none of that name, 126 it cannot be
+run so, 2 wrong options, 1 anything else.")]
+pub struct Args {
     /// The program and its arguments
     #[arg(
         value_name = "PROGRAM",
         required = true,
         trailing_var_arg = true,
-        allow_hyphen_values = true
+        allow_hyphen_values = true,
+        help_heading = "Arguments"
     )]
     command: Vec<OsString>,
+
+    #[command(flatten)]
+    device: SoftDevice,
 }
 
 /// What the software device of a program is to be like.
@@ -89,7 +94,7 @@ const LIBRARY: &str = "librdma_soft_preload.so";
 pub fn run(args: Args) -> Result<(), Failure> {
     let error = prepare(&args.device, &args.command, &[])?.exec();
     let name = args.command[0].to_string_lossy();
-    Err(Failure::told(format!("cannot run {name}: {error}")))
+    Err(Failure::CannotRun(format!("cannot run {name}: {error}")))
 }
 
 /// The program as it is to be started: with the preload library, and in its environment what the device is to be like. `more`
@@ -110,7 +115,8 @@ pub fn prepare(
     let environment = std::env::vars_os().chain(settings.iter().cloned());
     // The last of a name wins, as it will in the program.
     let environment: std::collections::BTreeMap<_, _> = environment.collect();
-    Profile::from_vars(&environment).map_err(|error| Failure::Usage(error.to_string()))?;
+    Profile::from_vars(&environment)
+        .map_err(|error| Failure::Usage(device.as_given(&error.to_string())))?;
 
     let Some((name, arguments)) = command.split_first() else {
         return Err(Failure::Usage("name a program to run".into()));
@@ -127,10 +133,10 @@ pub fn prepare(
 }
 
 impl SoftDevice {
-    /// The environment variables that say so.
-    fn settings(&self) -> Result<Vec<(OsString, OsString)>, Failure> {
+    /// The variables that options of their own stand for, without `RDMA_SOFT_`, and what they are to be.
+    fn named(&self) -> [(&'static str, Option<OsString>); 9] {
         let flag = |on: bool, value: &str| on.then(|| OsString::from(value));
-        let named = [
+        [
             ("PROFILE", self.profile.clone()),
             ("PORTS", self.ports.clone()),
             ("ADDR", self.addr.clone()),
@@ -140,8 +146,26 @@ impl SoftDevice {
             ("COUNTERS", absolute(&self.counters)),
             ("EXPLAIN", flag(self.explain, "1")),
             ("FACADE", flag(self.no_facade, "0")),
-        ];
-        let mut settings: Vec<(OsString, OsString)> = named
+        ]
+    }
+
+    /// What is said of a variable, said of the option that was given instead.
+    fn as_given(&self, sentence: &str) -> String {
+        let given = self
+            .named()
+            .into_iter()
+            .filter(|(_, value)| value.is_some());
+        let options = given.map(|(name, _)| (format!("RDMA_SOFT_{name}="), name.to_lowercase()));
+        let known = options.into_iter().find_map(|(variable, option)| {
+            Some(format!("--{option} {}", sentence.strip_prefix(&variable)?))
+        });
+        known.unwrap_or_else(|| sentence.to_owned())
+    }
+
+    /// The environment variables that say so.
+    fn settings(&self) -> Result<Vec<(OsString, OsString)>, Failure> {
+        let mut settings: Vec<(OsString, OsString)> = self
+            .named()
             .into_iter()
             .filter_map(|(name, value)| Some((format!("RDMA_SOFT_{name}").into(), value?)))
             .collect();

@@ -31,7 +31,7 @@ pub struct Args {
     /// One tab-separated line per transition: transport, from, to, required, optional
     #[arg(long, conflicts_with = "json")]
     tsv: bool,
-    /// A JSON array with one object per transition
+    /// Print one JSON array, for machines: an object per transition
     #[arg(long)]
     json: bool,
     /// A diagram of each transport, as an SVG image
@@ -51,17 +51,29 @@ const USUAL: [Transport; 5] = [
     Transport::XrcTgt,
 ];
 
-/// A transport as the command line names it.
+/// A transport as the command line names it; `XRC` is both ends of it, as for `qp ping`.
 #[derive(Clone, Copy, Debug)]
-struct Named(Transport);
+enum Named {
+    One(Transport),
+    Xrc,
+}
+
+impl Named {
+    fn transports(&self) -> &[Transport] {
+        match self {
+            Named::One(transport) => std::slice::from_ref(transport),
+            Named::Xrc => &[Transport::XrcIni, Transport::XrcTgt],
+        }
+    }
+}
 
 impl ValueEnum for Named {
     fn value_variants<'a>() -> &'a [Named] {
-        const ALL: [Named; Transport::ALL.len()] = {
-            let mut all = [Named(Transport::Rc); Transport::ALL.len()];
+        const ALL: [Named; Transport::ALL.len() + 1] = {
+            let mut all = [Named::Xrc; Transport::ALL.len() + 1];
             let mut i = 0;
-            while i < all.len() {
-                all[i] = Named(Transport::ALL[i]);
+            while i < Transport::ALL.len() {
+                all[i] = Named::One(Transport::ALL[i]);
                 i += 1;
             }
             all
@@ -70,7 +82,10 @@ impl ValueEnum for Named {
     }
 
     fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
-        Some(clap::builder::PossibleValue::new(self.0.name()))
+        Some(clap::builder::PossibleValue::new(match self {
+            Named::One(transport) => transport.name(),
+            Named::Xrc => "XRC",
+        }))
     }
 }
 
@@ -79,7 +94,10 @@ impl ValueEnum for Named {
 /// # Errors
 /// The output cannot be written.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let named: Vec<Transport> = args.transports.iter().map(|named| named.0).collect();
+    let named: Vec<Transport> = (args.transports.iter())
+        .flat_map(Named::transports)
+        .copied()
+        .collect();
     let transports = if named.is_empty() {
         &USUAL[..]
     } else {

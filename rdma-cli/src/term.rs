@@ -1,4 +1,4 @@
-//! Styles of the terminal: used where a person reads, absent everywhere else.
+//! What a terminal gets: lines that fit, and styles where a person reads.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -71,6 +71,50 @@ impl fmt::Write for Escaping<'_, '_> {
     }
 }
 
+/// Columns of a line.
+pub const WIDTH: usize = 80;
+
+/// A text in lines of at most `width` columns, broken between words; a word that is longer stays whole.
+pub fn folded(mut text: &str, width: usize) -> Vec<&str> {
+    let mut lines = Vec::new();
+    loop {
+        let Some((end, _)) = text.char_indices().nth(width) else {
+            lines.push(text);
+            return lines;
+        };
+        let at = match text[end..].starts_with(' ') {
+            true => Some(end),
+            false => text[..end].rfind(' ').filter(|at| *at > 0),
+        };
+        let Some(at) = at.or_else(|| text[end..].find(' ').map(|more| end + more)) else {
+            lines.push(text);
+            return lines;
+        };
+        lines.push(text[..at].trim_end());
+        text = text[at..].trim_start();
+    }
+}
+
+/// A text in lines of at most [`WIDTH`] columns; `head` stands before the first, blanks before the others.
+pub fn hung(head: &str, text: &str) -> Vec<String> {
+    let indent = head.chars().count();
+    let lines = folded(text, WIDTH.saturating_sub(indent))
+        .into_iter()
+        .enumerate();
+    lines
+        .map(|(at, line)| match at {
+            0 => format!("{head}{line}"),
+            _ => format!("{:indent$}{line}", ""),
+        })
+        .collect()
+}
+
+/// So many of something: the word for one of them, or for more.
+pub fn counted(count: u64, one: &str, more: &str) -> String {
+    let word = if count == 1 { one } else { more };
+    format!("{} {word}", indicatif::HumanCount(count))
+}
+
 /// A text in a style. Width and alignment of the format apply to the text alone.
 #[derive(Debug)]
 pub struct Styled<T> {
@@ -94,6 +138,23 @@ impl<T: fmt::Display> fmt::Display for Styled<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_are_broken_between_words() {
+        assert_eq!(folded("", 4), [""]);
+        assert_eq!(folded("ab cd", 5), ["ab cd"]);
+        assert_eq!(folded("ab  cd ef", 5), ["ab", "cd ef"]);
+        assert_eq!(folded("→→ cd ef", 5), ["→→ cd", "ef"]);
+        assert_eq!(folded("abcdefgh ij", 4), ["abcdefgh", "ij"]);
+        assert_eq!(folded("abcdefgh", 4), ["abcdefgh"]);
+    }
+
+    #[test]
+    fn one_is_no_more() {
+        assert_eq!(counted(1, "frame", "frames"), "1 frame");
+        assert_eq!(counted(0, "frame", "frames"), "0 frames");
+        assert_eq!(counted(1234, "node", "nodes"), "1,234 nodes");
+    }
 
     #[test]
     fn control_characters_do_not_reach_the_terminal() {

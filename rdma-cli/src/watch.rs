@@ -7,16 +7,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rdma_core_sys::Verbs;
 use rdma_qp::dump::Failed;
 use rdma_qp::{AsyncEvent, Device};
 use rdma_soft::link::parse_duration;
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::device;
+use crate::devices;
 use crate::doctor;
+use crate::doctor::print::paragraph;
 use crate::failure::{Failure, told};
-use crate::term::{Harmless, Style};
+use crate::term::{Harmless, Style, WIDTH, folded};
 
 /// Options of `qp watch`.
 #[derive(Debug, clap::Args)]
@@ -42,7 +44,7 @@ pub struct Args {
     /// End after this time
     #[arg(short = 'w', long, value_name = "TIME", value_parser = parse_duration)]
     deadline: Option<Duration>,
-    /// One JSON object a line
+    /// Print one JSON object a line, for machines
     #[arg(long)]
     json: bool,
 }
@@ -71,6 +73,9 @@ struct Line<'a> {
     /// By how much a count rose since the last look.
     rose: Option<u64>,
 }
+
+/// Where a text begins that has lines of its own: behind the time.
+const INDENT: usize = 12;
 
 /// Where changes are told.
 struct Teller {
@@ -116,14 +121,23 @@ impl Teller {
                 (None, _) => "gone".to_owned(),
             };
             let time = format!("{:>8.1} s", self.begin.elapsed().as_secs_f64());
-            writeln!(
+            let text = Harmless(text).to_string();
+            write!(
                 self.out,
-                "{}  {}  {}  {}",
+                "{}  {}  {}",
                 self.style.dim(time),
                 self.style.cyan(Harmless(of)),
                 Harmless(what),
-                self.style.bold(Harmless(text))
             )?;
+            let before = 10 + 2 + of.chars().count() + 2 + what.chars().count();
+            if before + 2 + text.chars().count() <= WIDTH {
+                writeln!(self.out, "  {}", self.style.bold(text))?;
+            } else {
+                writeln!(self.out)?;
+                for line in folded(&text, WIDTH - INDENT) {
+                    writeln!(self.out, "{:INDENT$}{}", "", self.style.bold(line))?;
+                }
+            }
         }
         self.out.flush()
     }
@@ -175,6 +189,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         (None, None) => Ok(Snapshot::new()),
     };
     let mut before = Snapshot::new();
+    if let (Some(dir), true) = (&args.records, look()?.is_empty()) {
+        let note = format!(
+            "nothing is recorded in {} yet: `qp doctor --records DIR -- PROGRAM` writes there",
+            dir.display()
+        );
+        paragraph(&mut io::stderr(), "", &note, str::to_owned)?;
+    }
     let end = args.deadline.map(|deadline| Instant::now() + deadline);
     loop {
         let now = look()?;
@@ -211,8 +232,7 @@ fn open(name: &str) -> Result<Device, Failure> {
     if software.iter().any(|info| info.name == name) {
         return Device::open(rdma_soft::verbs(), name).map_err(told);
     }
-    let verbs = Verbs::open().map_err(told)?;
-    Device::open(&verbs, name).map_err(told)
+    device::open_real(name)
 }
 
 /// Whose event it is.
@@ -240,14 +260,7 @@ fn of_device(device: &Device) -> Snapshot {
         let mut add = |what: String, value| seen.insert((of.clone(), what), value);
         match port.query() {
             Ok(info) => {
-                add(
-                    "state".to_owned(),
-                    Value::Text(
-                        info.state
-                            .name()
-                            .map_or_else(|| info.state.0.to_string(), str::to_owned),
-                    ),
-                );
+                add("state".to_owned(), Value::Text(devices::state(&info)));
                 if let Some(mtu) = info.active_mtu {
                     add(
                         "active MTU".to_owned(),

@@ -108,6 +108,20 @@ fn all_ports_are_listed_and_a_port_without_usable_gid_says_so() {
     );
 }
 
+/// Eight full groups are the longest address; nothing is wider than a terminal.
+#[test]
+fn the_longest_addresses_fit_80_columns() {
+    let table = "v1:2001:db8:1111:2222:3333:4444:5555:6666,127.3.3.7";
+    let environment = [("RDMA_SOFT_ADDR", "127.3.3.7"), ("RDMA_SOFT_GIDS", table)];
+    let text = String::from_utf8(devices(&environment, &[]).stdout).unwrap();
+    assert!(
+        text.contains(":6666") && text.contains("does not cross"),
+        "{text}"
+    );
+    let wide: Vec<_> = (text.lines().filter(|line| line.chars().count() > 80)).collect();
+    assert!(wide.is_empty(), "{wide:#?}");
+}
+
 #[test]
 fn a_device_that_cannot_start_is_listed_with_the_reason() {
     let _taken = UdpSocket::bind("127.3.3.6:4791").unwrap();

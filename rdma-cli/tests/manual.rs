@@ -60,7 +60,10 @@ fn every_command_has_a_page() {
     let _ = std::fs::remove_dir_all(&dir);
     let written = qp(&["man", "--dir", dir.to_str().unwrap()]);
     assert!(written.status.success(), "{written:?}");
-    let mut wanted: Vec<_> = (commands().iter().map(|name| format!("qp-{name}.1"))).collect();
+    let below = ["explain", "env", "abi", "path"].map(|name| format!("doctor-{name}"));
+    let mut wanted: Vec<_> = (commands().iter().chain(&below))
+        .map(|name| format!("qp-{name}.1"))
+        .collect();
     wanted.push("qp.1".to_owned());
     wanted.sort();
     let mut there: Vec<_> = (std::fs::read_dir(&dir).unwrap())
@@ -74,6 +77,14 @@ fn every_command_has_a_page() {
         "{ping}"
     );
     assert_eq!(qp(&["man", "ping"]).stdout, ping.as_bytes());
+    let path = std::fs::read(dir.join("qp-doctor-path.1")).unwrap();
+    assert_eq!(qp(&["man", "doctor", "path"]).stdout, path);
+    // What a page names has a page.
+    let qp = std::fs::read_to_string(dir.join("qp.1")).unwrap();
+    assert!(
+        qp.contains("qp\\-ping(1)") && !qp.contains("help(1)"),
+        "{qp}"
+    );
 }
 
 #[test]
@@ -90,8 +101,11 @@ fn what_cannot_be_had_is_told() {
 #[test]
 fn every_help_fits_80_columns() {
     let mut wide = Vec::new();
-    for name in commands() {
-        let help = String::from_utf8(qp(&[&name, "--help"]).stdout).unwrap();
+    let below = ["explain", "env", "abi", "path"].map(|name| format!("doctor {name}"));
+    for name in commands().into_iter().chain(below).chain(["".to_owned()]) {
+        let words: Vec<_> = name.split_whitespace().chain(["--help"]).collect();
+        let help = String::from_utf8(qp(&words).stdout).unwrap();
+        assert!(help.contains("Usage: qp"), "{help}");
         wide.extend(
             (help.lines().filter(|line| line.chars().count() > 80))
                 .map(|line| format!("{name}: {line}")),

@@ -20,7 +20,7 @@ fn text(options: &str) -> String {
 const TEN_BY_TEN: &str = "\
 100 processes: 10 nodes of 10
 pairs on one node: over the fabric
-depths: 64 sends, 64 receives, 1024 shared ones, of 4096 bytes
+depths: 64 sends, 64 receives, 1,024 shared ones, of 4,096 bytes
 
 Queue Pairs        per process      per node          in all        at 100,000
 RC                          99           990           9,900     9,999,900,000

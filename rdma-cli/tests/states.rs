@@ -42,6 +42,17 @@ fn the_other_transports_are_there_when_named() {
     );
 }
 
+/// `qp ping`, `qp lat` and `qp bw` take "xrc" for what has two kinds of Queue Pairs.
+#[test]
+fn xrc_is_both_of_its_ends() {
+    let printed = states(&["--tsv", "--transport", "xrc"]);
+    let printed = String::from_utf8(printed.stdout).unwrap();
+    assert_eq!(
+        printed.lines().collect::<Vec<_>>(),
+        kernel_rows(&["XRC_INI", "XRC_TGT"])
+    );
+}
+
 #[test]
 fn json_says_the_same_as_tsv() {
     let printed = states(&["--json"]);

@@ -31,7 +31,9 @@ is compared by its SHA-256 before the rest is sent. The sender needs no option.
 
 DST is taken as HOST:PORT if it ends in a colon and a number and has no slash;
 for a file of such a name write ./name:1. The software device takes a free
-address of 127.0.0.0/8 for itself; RDMA_SOFT_ADDR chooses another.")]
+address of 127.0.0.0/8 for itself; RDMA_SOFT_ADDR chooses another.
+
+Status: 0 it arrived, 1 it did not, 2 wrong options, 130 interrupted.")]
 pub struct Args {
     /// The file or directory, and its copy: a name, a directory to put it into, or the HOST:PORT of a waiting receiver.
     /// With --listen: the directory to receive into
@@ -46,8 +48,7 @@ pub struct Args {
     /// Go on with a copy that broke off, and keep what has come if this one does; to be given where it is received
     #[arg(long)]
     resume: bool,
-    /// Print a report for machines: one JSON object on standard output, everything else on standard error; of a failure
-    /// it has the `error`
+    /// Print one JSON object, for machines, and everything else on standard error; of a failure it has the `error`
     #[arg(long)]
     pub(super) json: bool,
 

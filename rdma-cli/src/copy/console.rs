@@ -1,39 +1,15 @@
 //! What people see: lines, a progress bar below them, and each step of the Queue Pairs.
 
+use std::fmt;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 
-use crate::term::Style;
-
-/// How wide a terminal is taken to be.
-const COLUMNS: usize = 80;
-
-/// A text in lines of at most `width` columns, broken between words.
-fn folded(mut text: &str, width: usize) -> Vec<&str> {
-    let mut lines = Vec::new();
-    loop {
-        let Some((end, _)) = text.char_indices().nth(width) else {
-            lines.push(text);
-            return lines;
-        };
-        // A word that is longer than a line stays whole.
-        let at = match text[end..].starts_with(' ') {
-            true => Some(end),
-            false => text[..end].rfind(' ').filter(|at| *at > 0),
-        };
-        let Some(at) = at.or_else(|| text[end..].find(' ').map(|more| end + more)) else {
-            lines.push(text);
-            return lines;
-        };
-        lines.push(text[..at].trim_end());
-        text = text[at..].trim_start();
-    }
-}
+use crate::term::{Style, WIDTH, folded};
 
 /// Where the lines go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +74,7 @@ impl Console {
     /// Shows a step of the end called `end`.
     pub fn step_of(&self, end: &str, text: &str) {
         let mut end = format!("{:<8}", self.style.cyan(end));
-        for line in folded(text, COLUMNS - 12) {
+        for line in folded(text, WIDTH - 12) {
             self.line(format_args!("  {end}  {line}"));
             end = " ".repeat(8);
         }
@@ -109,8 +85,15 @@ impl Console {
         if self.sink == Sink::Parent {
             return;
         }
-        let template = "  {bar:26.cyan/dim}  {bytes:>10} of {total_bytes}  {binary_bytes_per_sec:>12}  {eta} left";
+        let template =
+            "  {bar:26.cyan/dim}  {bytes:>10} of {total_bytes}  {binary_bytes_per_sec:>12}  {left}";
         if let Ok(look) = ProgressStyle::with_template(template) {
+            let look = look.with_key("left", |state: &ProgressState, out: &mut dyn fmt::Write| {
+                // Before anything came, nobody can tell.
+                if state.pos() > 0 {
+                    let _ = write!(out, "{:#} left", HumanDuration(state.eta()));
+                }
+            });
             self.bar.set_style(look.progress_chars("━━─"));
         }
         self.bar.set_length(total);
@@ -204,16 +187,6 @@ impl Visit for Told {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lines_are_broken_between_words() {
-        assert_eq!(folded("", 4), [""]);
-        assert_eq!(folded("ab cd", 5), ["ab cd"]);
-        assert_eq!(folded("ab  cd ef", 5), ["ab", "cd ef"]);
-        assert_eq!(folded("→→ cd ef", 5), ["→→ cd", "ef"]);
-        assert_eq!(folded("abcdefgh ij", 4), ["abcdefgh", "ij"]);
-        assert_eq!(folded("abcdefgh", 4), ["abcdefgh"]);
-    }
 
     #[test]
     fn a_transition_is_one_short_line() {

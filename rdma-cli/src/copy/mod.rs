@@ -36,6 +36,8 @@ use interrupt::Interrupt;
 use report::{Report, in_words, short};
 use sender::Receiver;
 
+use crate::address::resolve;
+use crate::device;
 use crate::failure::{Failure, told};
 use crate::term::Harmless;
 
@@ -189,7 +191,7 @@ fn receive(
         )));
     }
     let end = LocalEnd::open(&plan.device, plan.timing, Access::REMOTE_WRITE)?;
-    let listener = tcp::listen(address).map_err(told)?;
+    let listener = tcp::listen(&*resolve(address)?).map_err(told)?;
     let listening = listener.local_addr().map_err(told)?;
     if plan.child {
         console.line(format_args!("{LISTENING}{listening}"));
@@ -236,7 +238,9 @@ fn describe(plan: &Plan, end: &LocalEnd, console: &Console) {
     console.line(style.dim(device));
     console.line(style.dim(format!("  retry budget {}", budget(&plan.timing))));
     if let Some(faults) = &end.faults {
-        console.line(style.dim(format!("  faults {faults}")));
+        for line in device::shown(faults) {
+            console.line(style.dim(line));
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use rdma_soft::Snapshot;
 use serde::{Deserialize, Serialize};
 
 use super::file::Counts;
-use crate::term::{Harmless, Style};
+use crate::term::{Harmless, Style, counted};
 
 /// One end of a copy that succeeded.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -161,8 +161,8 @@ impl Report {
         lines.push(
             style
                 .dim(format!(
-                    "  {} bytes went over TCP",
-                    HumanCount(self.side_channel_bytes)
+                    "  {} went over TCP",
+                    counted(self.side_channel_bytes, "byte", "bytes")
                 ))
                 .to_string(),
         );
@@ -172,18 +172,11 @@ impl Report {
 
 /// What is in a tree, in one line.
 pub fn in_words(counts: Counts) -> String {
-    let some = |count, one, more| {
-        format!(
-            "{} {}",
-            HumanCount(count),
-            if count == 1 { one } else { more }
-        )
-    };
     let mut text = format!(
         "{}, {}, {}",
-        some(counts.files, "file", "files"),
-        some(counts.directories, "directory", "directories"),
-        some(counts.links, "link", "links")
+        counted(counts.files, "file", "files"),
+        counted(counts.directories, "directory", "directories"),
+        counted(counts.links, "link", "links")
     );
     if counts.skipped > 0 {
         text += &format!(
@@ -198,8 +191,8 @@ pub fn in_words(counts: Counts) -> String {
 fn frames(end: &End) -> String {
     let count = |name| HumanCount(end.counter(name));
     let mut text = format!(
-        "{} frames sent, {} received",
-        count("tx_frames"),
+        "{} sent, {} received",
+        counted(end.counter("tx_frames"), "frame", "frames"),
         count("rx_frames")
     );
     let faults = end.faults.as_ref();

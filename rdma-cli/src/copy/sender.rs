@@ -19,6 +19,7 @@ use super::interrupt::Interrupt;
 use super::protocol::{Broken, Message, Offer, SLOTS, VERSION, hear, say};
 use super::report::Report;
 use super::wake::Bell;
+use crate::address::resolve;
 use crate::failure::{Failure, told};
 
 /// How long the receiver may take for each step before the transfer.
@@ -47,7 +48,7 @@ pub fn send(
     interrupt: Interrupt,
     console: &Console,
 ) -> Result<Report, Failure> {
-    let mut channel = tcp::connect(&*to.address, STEP).map_err(told)?;
+    let mut channel = tcp::connect(&*resolve(&to.address)?, STEP).map_err(told)?;
     let (destination, resume) = match introduce(&mut channel, &source, &to.secret) {
         Ok(accepted) => accepted,
         Err(broken) => return Err(give_reason("receiver", None, broken)),

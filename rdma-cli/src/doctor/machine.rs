@@ -16,9 +16,9 @@ use crate::term::Style;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The adapter that is to be used; the software device, which needs none of it, if not given
-    #[arg(long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME")]
     device: Option<String>,
-    /// One JSON object for machines
+    /// Print one JSON object, for machines
     #[arg(long)]
     json: bool,
 }
@@ -26,7 +26,7 @@ pub struct Args {
 /// Options of `qp doctor abi`.
 #[derive(Debug, clap::Args)]
 pub struct AbiArgs {
-    /// One JSON object for machines
+    /// Print one JSON object, for machines
     #[arg(long)]
     json: bool,
 }

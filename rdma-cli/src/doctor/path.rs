@@ -17,12 +17,12 @@ pub struct Args {
     #[arg(long, value_name = "GID")]
     remote: IpAddr,
     /// An RDMA device as `qp devices` names it, instead of the software device
-    #[arg(long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME")]
     device: Option<String>,
     /// Its port, counted from 1; all of them if not given
     #[arg(long, value_name = "N")]
     port: Option<u8>,
-    /// One JSON object for machines
+    /// Print one JSON object, for machines
     #[arg(long)]
     json: bool,
 }
@@ -80,6 +80,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     };
     for port in ports {
         let (verdicts, best, error) = match port.best_gid_for(remote) {
+            Ok(choice) if is_loopback(choice.entry().gid) && !is_loopback(remote) => {
+                let why = "a loopback address reaches this host only: RDMA_SOFT_ADDR gives the software device one of this host's own";
+                (choice.verdicts().to_vec(), None, Some(why.to_owned()))
+            }
             Ok(choice) => (choice.verdicts().to_vec(), Some(choice.entry().index), None),
             Err(GidError::NoneUsable(none)) => {
                 let why = none.to_string();
@@ -110,6 +114,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     } else {
         Err(Failure::Found)
     }
+}
+
+fn is_loopback(gid: Gid) -> bool {
+    gid.ip().to_canonical().is_loopback()
 }
 
 fn entry((entry, verdict): &(GidEntry, Verdict)) -> Entry {

@@ -6,10 +6,7 @@ use rdma_qp::doctor::{Finding, Weight};
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::term::{Harmless, Style};
-
-/// Columns of a line.
-const WIDTH: usize = 80;
+use crate::term::{Harmless, Style, WIDTH, folded};
 
 /// What machines read.
 #[derive(Serialize)]
@@ -68,7 +65,8 @@ pub fn text(
         paragraph(out, "", program, |line| style.dim(line).to_string())?;
     }
     let mut before: Option<&Finding> = None;
-    for (place, group) in groups(found).iter().enumerate() {
+    let groups = groups(found);
+    for (place, group) in groups.iter().enumerate() {
         let finding = group[0];
         // Causes of one failure stand together, and what they have in common is said once.
         let follows = |before: &Finding| {
@@ -86,11 +84,10 @@ pub fn text(
     if !found.is_empty() {
         writeln!(out)?;
     }
+    // As they are numbered: what is said of several ends is one.
     let count = |weight| {
-        found
-            .iter()
-            .filter(|finding| finding.weight == weight)
-            .count()
+        let of = groups.iter().filter(|group| group[0].weight == weight);
+        of.count()
     };
     let counts: Vec<_> = [
         Weight::Certain,
@@ -99,8 +96,11 @@ pub fn text(
         Weight::Risk,
     ]
     .into_iter()
-    .filter(|weight| count(*weight) > 0)
-    .map(|weight| format!("{} {weight}", count(weight)))
+    .filter_map(|weight| match (count(weight), weight) {
+        (0, _) => None,
+        (more @ 2.., Weight::Risk) => Some(format!("{more} risks")),
+        (count, weight) => Some(format!("{count} {weight}")),
+    })
     .collect();
     match counts.is_empty() {
         true => writeln!(out, "{}", style.green("nothing was found")),
@@ -193,38 +193,9 @@ pub fn paragraph(
     let text = Harmless(text).to_string();
     let indent = head.chars().count();
     let mut before = head.to_owned();
-    for line in lines(&text, WIDTH - indent) {
-        writeln!(out, "{before}{}", style(&line))?;
+    for line in folded(&text, WIDTH.saturating_sub(indent).max(20)) {
+        writeln!(out, "{before}{}", style(line))?;
         before = " ".repeat(indent);
     }
     Ok(())
-}
-
-/// The text in lines of at most `width` characters, broken at blanks; longer words stay whole.
-fn lines(text: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_are_broken_at_blanks() {
-        assert_eq!(lines("one two  three", 7), ["one two", "three"]);
-        assert_eq!(lines("one two three", 8), ["one two", "three"]);
-        assert_eq!(lines("immeasurable words", 4), ["immeasurable", "words"]);
-        assert_eq!(lines("→ é", 3), ["→ é"]);
-        assert_eq!(lines("", 5), [""; 0]);
-    }
 }

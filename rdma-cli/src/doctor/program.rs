@@ -69,7 +69,9 @@ pub fn run(
     }
     let mut prepared = run::prepare(device, command, &[("RDMA_SOFT_RECORD", dir.as_os_str())])
         .map_err(|failure| match failure {
-            Failure::Told(why) => Failure::CouldNotLook(why),
+            Failure::Told(why) | Failure::NoProgram(why) | Failure::CannotRun(why) => {
+                Failure::CouldNotLook(why)
+            }
             other => other,
         })?;
     let name = command[0].to_string_lossy().into_owned();

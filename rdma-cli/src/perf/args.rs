@@ -10,6 +10,7 @@ use super::plan::{Figure, Plan};
 use super::{Op, Transport};
 use crate::device::{DeviceArgs, DeviceChoice, FaultArgs, Opened, TimingArgs};
 use crate::failure::Failure;
+use crate::units::parse_size;
 
 /// What is measured, and where.
 #[derive(Debug, clap::Args)]
@@ -29,6 +30,7 @@ pub struct Common {
         long,
         value_enum,
         default_value = "rc",
+        ignore_case = true,
         hide_possible_values = true
     )]
     transport: Transport,
@@ -38,6 +40,7 @@ pub struct Common {
         long,
         value_enum,
         default_value = "send",
+        ignore_case = true,
         hide_possible_values = true
     )]
     op: Op,
@@ -74,7 +77,7 @@ pub struct Common {
     /// UC and UD: how long to wait for a message before it counts as lost
     #[arg(short = 'W', long, value_name = "TIME", default_value = "100ms", value_parser = parse_duration)]
     wait: Duration,
-    /// Print a report for machines: one JSON document
+    /// Print one JSON document, for machines: sizes are bytes, and other fields name their unit
     #[arg(long)]
     pub json: bool,
     /// Draw the figures over the sizes
@@ -151,21 +154,6 @@ impl Common {
     }
 }
 
-/// A number of bytes, with K or M for 1024 of them and 1024 of those.
-fn parse_size(text: &str) -> Result<u32, String> {
-    let (digits, unit) = match text.strip_suffix(['K', 'k']) {
-        Some(digits) => (digits, 1 << 10),
-        None => match text.strip_suffix(['M', 'm']) {
-            Some(digits) => (digits, 1 << 20),
-            None => (text, 1),
-        },
-    };
-    let number: Option<u32> = digits.parse().ok();
-    number
-        .and_then(|number| number.checked_mul(unit))
-        .ok_or_else(|| "a size is a number of bytes, such as 64, 4K or 1M".to_owned())
-}
-
 fn parse_seconds(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds) => Ok(Duration::from_secs(seconds)),
@@ -178,12 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_and_times() {
-        assert_eq!((parse_size("64"), parse_size("4K")), (Ok(64), Ok(4096)));
-        assert_eq!(parse_size("8M"), Ok(8 << 20));
-        for wrong in ["", "K", "-1", "1G", "4096M"] {
-            assert!(parse_size(wrong).is_err(), "{wrong}");
-        }
+    fn a_number_alone_is_seconds() {
         assert_eq!(parse_seconds("2"), Ok(Duration::from_secs(2)));
         assert_eq!(parse_seconds("150ms"), Ok(Duration::from_millis(150)));
     }

@@ -11,10 +11,11 @@ use serde::{Deserialize, Serialize};
 use super::plan::Plan;
 use super::report;
 use super::runner::Runner;
+use crate::address::resolve;
 use crate::device::{self, DeviceChoice};
 use crate::failure::{Failure, told};
 use crate::ping;
-use crate::term::{Harmless, Style};
+use crate::term::{Harmless, Style, counted};
 
 /// How long each step of the meeting may take.
 pub const MEETING: Duration = Duration::from_secs(10);
@@ -72,7 +73,7 @@ pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
 /// # Errors
 /// Nobody is there, or it refuses.
 pub fn greet(address: &str, wish: Wish, timing: Timing) -> Result<tcp::Channel, Failure> {
-    let mut peer = tcp::connect(address, MEETING).map_err(told)?;
+    let mut peer = tcp::connect(&*resolve(address)?, MEETING).map_err(told)?;
     let hello = Hello {
         version: Version { qp: VERSION },
         timeout: timing.timeout.code(),
@@ -113,8 +114,13 @@ pub fn with_peer<T>(
     });
     let asked = asks(&address);
     match answering.join() {
-        // Why the other end gave up says more than that it did. What it has found, this one has told.
-        Ok(Err(failure)) if asked.is_err() && !matches!(asked, Err(Failure::Found)) => Err(failure),
+        // Why the other end gave up says more than that it did. What it has found, this one has told; and where nobody
+        // reads the output, this one has gone first.
+        Ok(Err(failure))
+            if asked.is_err() && !matches!(asked, Err(Failure::Found | Failure::OutputClosed)) =>
+        {
+            Err(failure)
+        }
         _ => asked,
     }
 }
@@ -124,7 +130,7 @@ pub fn with_peer<T>(
 /// # Errors
 /// Nobody can come there; with `once` also what went wrong with the one that came.
 pub fn serve(address: &str, choice: &DeviceChoice, once: bool) -> Result<(), Failure> {
-    let listener = tcp::listen(address).map_err(told)?;
+    let listener = tcp::listen(&*resolve(address)?).map_err(told)?;
     let style = Style::of(&io::stdout());
     let mut out = io::stdout().lock();
     writeln!(
@@ -181,7 +187,10 @@ fn answer(peer: &mut tcp::Channel, choice: &DeviceChoice) -> Result<Answered, Fa
         (Made::Ping(mut end), timing) => {
             end.meet(peer, timing)?;
             let pings = ping::answer(&mut end, peer)?;
-            Ok(Answered::Told(format!("answered {pings} pings")))
+            Ok(Answered::Told(format!(
+                "answered {}",
+                counted(pings, "ping", "pings")
+            )))
         }
         (Made::Measure(mut runner), timing) => {
             runner.meet(peer, timing)?;

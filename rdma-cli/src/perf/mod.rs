@@ -74,9 +74,19 @@ impl Transport {
             .collect();
         Some(format!(
             "{self} has no {op}: give --op {}, or --transport {}",
-            ops.join(" or "),
-            transports.join(" or ")
+            either(ops),
+            either(transports)
         ))
+    }
+}
+
+/// `one`, `one or two`, `one, two or three`.
+fn either(names: Vec<impl AsRef<str>>) -> String {
+    let names: Vec<_> = names.iter().map(AsRef::as_ref).collect();
+    match names.split_last() {
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
     }
 }
 
@@ -166,7 +176,7 @@ mod tests {
         );
         assert_eq!(
             Transport::Ud.lacks(Op::Write).unwrap(),
-            "UD has no WRITE: give --op send, or --transport rc or uc or xrc"
+            "UD has no WRITE: give --op send, or --transport rc, uc or xrc"
         );
         assert_eq!(Transport::Xrc.lacks(Op::Cas), None);
     }

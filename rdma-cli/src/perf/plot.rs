@@ -60,7 +60,12 @@ impl Axis {
 }
 
 /// The picture as a document.
-pub fn svg(plot: &Plot) -> String {
+pub fn svg(mut plot: Plot) -> String {
+    for line in &mut plot.lines {
+        // Sizes are measured in the order in which they were asked for.
+        line.points.sort_by_key(|(size, _)| *size);
+    }
+    let plot = &plot;
     let all = || plot.lines.iter().flat_map(|line| &line.points);
     let x = Axis::around(
         all().map(|point| f64::from(point.0)),
@@ -198,15 +203,18 @@ fn sizes(axis: &Axis) -> Vec<f64> {
     fitting.unwrap_or_default()
 }
 
-/// Round numbers within an axis: 1, 2 and 5, or, where there would be many, powers of ten.
+/// Round numbers within an axis, as many as have room: from every half of a decade's first digit to powers of ten alone.
 fn figures(axis: &Axis) -> Vec<f64> {
     let of = |steps: &[f64]| -> Vec<f64> {
         let decades = (-6..16).map(|power| 10f64.powi(power));
         let all = decades.flat_map(|decade| steps.iter().map(move |step| step * decade));
         all.filter(|value| axis.shows(*value)).collect()
     };
-    let fine = of(&[1.0, 2.0, 5.0]);
-    if fine.len() <= 10 { fine } else { of(&[1.0]) }
+    let halves: Vec<f64> = (2..20).map(|half| f64::from(half) / 2.0).collect();
+    let digits: Vec<f64> = (1..10).map(f64::from).collect();
+    let all = [&halves[..], &digits, &[1.0, 2.0, 5.0], &[1.0]];
+    let fitting = all.into_iter().map(of).find(|marks| marks.len() <= 10);
+    fitting.unwrap_or_default()
 }
 
 /// Some marks, also where no round number lies within.
@@ -256,6 +264,34 @@ mod tests {
         let axis = Axis::around([0.9, 31.0].into_iter(), 0.0, 100.0, 1.5);
         let names: Vec<_> = figures(&axis).into_iter().map(plain).collect();
         assert_eq!(names, ["1", "2", "5", "10", "20"]);
+        // One mark would not tell how far apart two values are.
+        let axis = Axis::around([4893.0].into_iter(), 0.0, 100.0, 1.5);
+        let names: Vec<_> = figures(&axis).into_iter().map(plain).collect();
+        assert_eq!(
+            names,
+            [
+                "3500", "4000", "4500", "5000", "5500", "6000", "6500", "7000"
+            ]
+        );
+    }
+
+    #[test]
+    fn lines_go_from_left_to_right() {
+        let line = Line {
+            name: "min",
+            points: vec![(4096, 3.0), (64, 1.0), (512, 2.0)],
+        };
+        let picture = svg(Plot {
+            title: String::new(),
+            y: "µs",
+            lines: vec![line],
+        });
+        let points = picture.split("points=\"").nth(1).unwrap();
+        let points = points.split('"').next().unwrap();
+        let xs: Vec<f64> = (points.split(' '))
+            .map(|point| point.split(',').next().unwrap().parse().unwrap())
+            .collect();
+        assert!(xs.len() == 3 && xs.is_sorted(), "{points}");
     }
 
     #[test]
@@ -264,7 +300,7 @@ mod tests {
             name: "a < b",
             points: vec![(64, 3.0)],
         };
-        let picture = svg(&Plot {
+        let picture = svg(Plot {
             title: "\"&\"".to_owned(),
             y: "µs",
             lines: vec![line],

@@ -56,6 +56,8 @@ struct Document<'a, R> {
     gid: Option<String>,
     path_mtu: Option<u32>,
     results: &'a [R],
+    /// Whether the user ended it: sizes are missing then.
+    interrupted: bool,
     error: Option<&'a str>,
     findings: &'a [Finding],
 }
@@ -74,8 +76,8 @@ impl Plan {
         }
         title.push_str(match (self.figure, self.trip()) {
             (Figure::Bw, _) => ": bandwidth",
-            (Figure::Lat, "half") => ": latency, half of the round trip",
-            (Figure::Lat, _) => ": latency, the whole round trip",
+            (Figure::Lat, "half") => ": latency in µs, half of the round trip",
+            (Figure::Lat, _) => ": latency in µs, the whole round trip",
         });
         title
     }
@@ -107,7 +109,10 @@ pub fn run<R: Row>(
         })
     });
     if let (Err(failure), true) = (&ended, common.json)
-        && !matches!(failure, Failure::OutputClosed | Failure::Found)
+        && !matches!(
+            failure,
+            Failure::OutputClosed | Failure::Found | Failure::InterruptedEarly
+        )
     {
         // People read it on standard error, whether or not this can be written.
         let error = serde_json::json!({ "version": VERSION, "error": failure.to_string() });
@@ -175,7 +180,9 @@ fn measure<R: Row>(
             writeln!(out, "{}", style.dim(format!("  {line}")))?;
         }
         if let Some(faults) = &opened.faults {
-            writeln!(out, "{}", style.dim(format!("  faults {faults}")))?;
+            for line in device::shown(faults) {
+                writeln!(out, "{}", style.dim(line))?;
+            }
         }
         writeln!(out, "{}", style.cyan(R::head(&plan)))?;
         out.flush()?;
@@ -197,8 +204,11 @@ fn measure<R: Row>(
     });
     let verdict = runner.conclude(&mut peer, ended, rtt);
     if talks {
-        if verdict.interrupted {
-            writeln!(out, "interrupted")?;
+        if verdict.interrupted && !rows.is_empty() {
+            writeln!(
+                out,
+                "interrupted: the size that was under way does not count"
+            )?;
         }
         self::verdict(&mut out, style, &verdict)?;
     } else {
@@ -216,6 +226,7 @@ fn measure<R: Row>(
             gid: Some(opened.gid.gid.to_string()),
             path_mtu: runner.end.path_mtu(),
             results: &rows,
+            interrupted: verdict.interrupted,
             error: verdict.error.as_deref(),
             findings: &verdict.findings,
         };
@@ -223,10 +234,13 @@ fn measure<R: Row>(
         writeln!(out)?;
     }
     if let (Some(path), false) = (&common.plot, rows.is_empty()) {
-        let picture = plot::svg(&R::plot(&rows, &plan));
+        let picture = plot::svg(R::plot(&rows, &plan));
         std::fs::write(path, picture).map_err(|error| unwritable(path, &error))?;
     }
     out.flush()?;
+    if verdict.interrupted && rows.is_empty() {
+        return Err(Failure::InterruptedEarly);
+    }
     match verdict.error.is_none() && rows.iter().any(Row::is_something) {
         true => Ok(()),
         false => Err(Failure::Found),

@@ -33,8 +33,8 @@ impl Program {
             let path = PathBuf::from(name);
             return match fs::metadata(&path) {
                 Ok(_) if executable(&path) => Ok(Program { path }),
-                Ok(_) => Err(Failure::told(format!("{text} is no executable file"))),
-                Err(error) => Err(Failure::told(format!("cannot run {text}: {error}"))),
+                Ok(_) => Err(Failure::CannotRun(format!("{text} is no executable file"))),
+                Err(error) => Err(Failure::NoProgram(format!("cannot run {text}: {error}"))),
             };
         }
         let path =
@@ -43,7 +43,7 @@ impl Program {
             .find(|path| executable(path))
             .map(|path| Program { path })
             .ok_or_else(|| {
-                Failure::told(format!(
+                Failure::NoProgram(format!(
                     "there is no program {text} in the directories of PATH"
                 ))
             })
@@ -66,7 +66,7 @@ impl Program {
                 ));
             }
             let file = File::open(&path).map_err(|error| {
-                Failure::told(format!("cannot look at {}: {error}", path.display()))
+                Failure::CannotRun(format!("cannot look at {}: {error}", path.display()))
             })?;
             match kind(&file) {
                 Kind::Script(interpreter) => path = interpreter,
@@ -84,7 +84,7 @@ impl Program {
 }
 
 fn refused(path: &Path, why: &str) -> Failure {
-    Failure::told(format!(
+    Failure::CannotRun(format!(
         "{} cannot run on the software device: {why}",
         path.display()
     ))

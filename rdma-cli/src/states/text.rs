@@ -6,10 +6,7 @@ use rdma_core_sys::ibv_qp_attr_mask;
 use rdma_core_sys::rules::{Posts, STATES, Transport, Work, allowed_posts};
 
 use super::{Transition, ask, names, transitions};
-use crate::term::Style;
-
-/// Widest line.
-const WIDTH: usize = 80;
+use crate::term::{Style, WIDTH};
 
 /// Writes one section per transport: its moves as a matrix, what each state does with work, and the attributes of
 /// each move.
