@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The MPI examples with each MPI that is there: ring and all-to-all on four ranks, over each transport, on the software device;
 # then the same with one rank that dies half way, where each of the others must name it, nobody else, and end with the status
-# of the example's own.
+# of the example's own. Then connections that are kept alive, whose ends meet by messages of MPI.
 #
 #   rdma-capi/tests/mpi.sh PREFIX   where libqp is installed
 #
@@ -76,5 +76,14 @@ for mpi in openmpi mpich; do
             judge "$mpi $example $transport, one rank killed" "$wrong"
         done
     done
+
+    program=$work/supervised-$mpi
+    "mpicc.$mpi" -std=c99 -O2 -Wall -Wextra -Werror "$examples/mpi_supervised.c" "${flags[@]}" -o "$program"
+    wrong=
+    launch "$mpi" "$program" >"$work/log" 2>&1 || wrong="mpirun ended with $?"
+    [[ $(lines "^supervised over MPI: $ranks ranks, $((ranks / 2 * 100)) messages in 2 lives, all right$") == 1 ]] ||
+        wrong="${wrong:-the messages did not come in two lives}"
+    [[ $(lines '^status 0$') == "$ranks" ]] || wrong="${wrong:-not all ended with 0}"
+    judge "$mpi supervised" "$wrong"
 done
 exit "$failed"
