@@ -479,6 +479,46 @@ fn what_was_answered_is_not_flushed() {
     assert!(link.tx_shm_packets >= ANSWERED, "{link:?}");
 }
 
+/// As above, and the device ends the Queue Pair itself, for the peer asks for what it must not have right behind its answer.
+#[test]
+fn what_was_answered_is_not_flushed_by_a_refusal() {
+    let _turn = alone();
+    let (near, far) = two_sides();
+    let (here, there) = (&near.qps[0], &far.qps[0]);
+    let (from, to) = (Buf::new(&near.end, 64), Buf::new(&far.end, 64));
+    let private = Buf::with_access(&near.end, 64, IBV_ACCESS_LOCAL_WRITE.bits());
+    let mut flushed = 0;
+    for _ in 0..ANSWERED {
+        join(&near.device, here, &far.device, there);
+        for (qp, buffer) in [(here, &from), (there, &to)] {
+            assert_eq!(qp.recv(1, &mut [buffer.sge(0, 32)]), 0, "{}", why());
+        }
+        let ask = wr(IBV_WR_SEND, 2, &mut [from.sge(32, 32)]);
+        assert_eq!(here.send(&mut unsignaled(ask)), 0, "{}", why());
+        ok(far.end.received());
+        let mut sges = [to.sge(32, 32)];
+        let answer = wr(IBV_WR_SEND, 3, &mut sges);
+        assert_eq!(there.send(&mut unsignaled(answer)), 0, "{}", why());
+        let mut sges = [to.sge(32, 32)];
+        let mut forbidden = rdma(IBV_WR_RDMA_WRITE, 4, &mut sges, &private, 0);
+        assert_eq!(there.send(&mut forbidden), 0, "{}", why());
+        ok(near.end.received());
+        let refused = far.end.sent();
+        assert_eq!((refused.wr_id, refused.status), (4, IBV_WC_REM_ACCESS_ERR));
+        until("ERR", || here.state() == IBV_QPS_ERR);
+        while let Some(wc) = poll_once(near.end.scq).unwrap() {
+            assert_eq!((wc.wr_id, wc.status), (2, IBV_WC_WR_FLUSH_ERR));
+            flushed += 1;
+        }
+        for qp in [here, there] {
+            assert_eq!(qp.to(IBV_QPS_RESET), 0, "{}", why());
+        }
+    }
+    assert_eq!(flushed, 0, "of {ANSWERED} answered");
+    let link = near.device.counters().link;
+    assert!(link.tx_shm_packets >= ANSWERED, "{link:?}");
+}
+
 /// A bind completes behind an unsignaled request as soon as that was executed: it is heard of as if it were signaled itself.
 #[test]
 fn what_waits_behind_an_unsignaled_request() {

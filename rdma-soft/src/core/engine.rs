@@ -96,6 +96,7 @@ impl Engine {
             events: VecDeque::new(),
             counters: Counters::default(),
             awaits: false,
+            ending: Vec::new(),
         };
         Engine {
             shared,
@@ -138,6 +139,7 @@ impl Engine {
         attr: &ibv_qp_attr,
         mask: ibv_qp_attr_mask,
     ) -> Result<ibv_qp_state, ModifyError> {
+        self.end();
         let qp = self.qps.get_mut(&qp_num).ok_or(ModifyError::NoQp(qp_num))?;
         let state = qp.modify(&mut self.shared, attr, mask)?;
         self.agenda.settle(qp, &mut self.shared);
@@ -239,7 +241,8 @@ impl Engine {
         qp_num: u32,
         psn: Psn,
     ) {
-        let Some(qp) = self.qps.get_mut(&qp_num).filter(|qp| qp.sends()) else {
+        let hears = |qp: &&mut Qp| qp.sends() || qp.ending;
+        let Some(qp) = self.qps.get_mut(&qp_num).filter(hears) else {
             return;
         };
         if qp
@@ -676,15 +679,41 @@ impl Engine {
         !self.shared.events.is_empty()
     }
 
+    /// True if a Queue Pair has moved to ERR and the events were not taken since. What was executed of its requests, and
+    /// [heard of](Engine::handle_executed) until they are, is not flushed.
+    #[inline]
+    pub fn is_ending(&self) -> bool {
+        !self.shared.ending.is_empty()
+    }
+
+    /// Flushes the requests of those: nothing more is heard.
+    #[inline]
+    fn end(&mut self) {
+        if self.is_ending() {
+            self.flush_ending();
+        }
+    }
+
+    #[cold]
+    fn flush_ending(&mut self) {
+        for qp_num in std::mem::take(&mut self.shared.ending) {
+            if let Some(qp) = self.qps.get_mut(&qp_num).filter(|qp| qp.ending) {
+                qp.flush_sends(&mut self.shared);
+            }
+        }
+    }
+
     /// Takes all that is to be reported, oldest first, into `out`, which is empty.
     #[inline]
     pub fn take_events(&mut self, out: &mut VecDeque<Event>) {
+        self.end();
         std::mem::swap(&mut self.shared.events, out);
     }
 
     /// The next thing to report.
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
+        self.end();
         self.shared.events.pop_front()
     }
 }

@@ -77,6 +77,8 @@ pub(super) struct Shared {
     pub counters: Counters,
     /// A request that is done in the node has come to wait for acknowledgements that nobody waited for.
     pub awaits: bool,
+    /// Queue Pairs in ERR whose requests are not flushed yet, by number: see [`Qp::ending`].
+    pub ending: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -105,6 +107,9 @@ pub(super) struct Qp {
     /// The entry in the engine's timer set.
     pub armed: Option<Instant>,
     pub stats: QpStats,
+    /// In ERR, and requests are under way that may have been executed: they are flushed when the events are taken, and
+    /// until then it is heard which of them were.
+    pub ending: bool,
 }
 
 /// A receive that a message goes to, and where it came from.
@@ -145,6 +150,7 @@ impl Qp {
             answered: false,
             armed: None,
             stats: QpStats::default(),
+            ending: false,
         }
     }
 
@@ -401,12 +407,24 @@ impl Qp {
         self.drain_event = false;
         let qp_num = self.num;
         shared.events.push_back(Event::State { qp_num, state });
+        if self.is_reliable() && !self.sq.drained() {
+            self.ending = true;
+            self.sq.stop_timers();
+            shared.ending.push(qp_num);
+        } else {
+            self.flush_sends(shared);
+        }
+    }
+
+    /// Flushes the send queue.
+    pub fn flush_sends(&mut self, shared: &mut Shared) {
+        self.ending = false;
         for wqe in self.sq.flush() {
             self.complete_send(shared, &wqe, ibv_wc_status::IBV_WC_WR_FLUSH_ERR, 0);
         }
     }
 
-    /// Moves to ERR and flushes both queues. A refusal that is still to be sent stays, and the answers
+    /// Moves to ERR and flushes both queues; requests that are under way when the events are taken. A refusal that is still to be sent stays, and the answers
     /// before it. Of a shared
     /// receive queue only what this Queue Pair had taken is flushed; then it says that no more will
     /// come (`IBV_EVENT_QP_LAST_WQE_REACHED`, ibv_get_async_event(3)).

@@ -135,9 +135,14 @@ impl Requester {
         self.open_fetches = 0;
         self.cursor = (0, 0);
         self.fetches.clear();
-        (self.ack_deadline, self.probe_deadline, self.rnr_until) = (None, None, None);
+        self.stop_timers();
         self.base += self.queue.len() as u64;
         self.queue.drain(..).map(|e| e.wqe).collect()
+    }
+
+    /// Nothing happens by time from now on.
+    pub fn stop_timers(&mut self) {
+        (self.ack_deadline, self.probe_deadline, self.rnr_until) = (None, None, None);
     }
 
     /// The request that was given this number when its packets were made.
@@ -205,7 +210,8 @@ impl Qp {
         if matches!(
             self.state,
             ibv_qp_state::IBV_QPS_ERR | ibv_qp_state::IBV_QPS_SQE
-        ) {
+        ) && !self.ending
+        {
             self.complete_send(shared, &wqe, ibv_wc_status::IBV_WC_WR_FLUSH_ERR, 0);
             return;
         }
@@ -586,6 +592,9 @@ impl Qp {
 
     /// Timers that expired.
     pub fn expire(&mut self, now: Instant, shared: &mut Shared) {
+        if self.ending {
+            return self.sq.stop_timers();
+        }
         if self.sq.rnr_until.is_some_and(|t| t <= now) {
             self.sq.rnr_until = None;
         }

@@ -304,9 +304,15 @@ impl Driver {
         qp.give(&mut self.engine);
     }
 
-    /// Hands the engine's events to their objects.
-    pub(super) fn report(&mut self, notices: &mut Vec<Notice>) {
-        self.objects.report(&mut self.engine, notices);
+    /// Hands the engine's events to their objects. Before requests are flushed it is heard which of them have been executed,
+    /// for the program may know that already, by an answer.
+    pub(super) fn report(&mut self, now: Instant, notices: &mut Vec<Notice>) {
+        while self.engine.has_event() {
+            if self.engine.is_ending() {
+                self.hear_executed(now);
+            }
+            self.objects.report(&mut self.engine, notices);
+        }
     }
 
     /// Sets windows free whose invalidation was polled, so that `lkey` need not wait for them.
@@ -326,18 +332,22 @@ impl Driver {
             received += self.receive(now, budget.rx);
         }
         if self.engine.next_timeout().is_some_and(|at| at <= now) {
+            if budget.rx == 0 {
+                // What has run out may have been acknowledged.
+                self.hear_executed(now);
+            }
             self.engine.handle_timeout(now);
         }
         // Before anybody hears that a message was taken, its completion is there.
         if received > 0 && self.engine.has_event() {
-            self.report(notices);
+            self.report(now, notices);
         }
         if let Some(shm) = &mut self.shm {
             shm.release();
         }
         let sent = self.transmit(now, budget.tx);
         if self.engine.has_event() {
-            self.report(notices);
+            self.report(now, notices);
         }
         // A process may end without closing the device: what it captured is worth more than speed.
         self.flush_capture();

@@ -90,21 +90,19 @@ impl Objects {
         self.taken = taken;
     }
 
-    /// Hands the engine's events to their objects.
+    /// Hands the engine's events to their objects. New ones may come of it.
     pub(super) fn report(&mut self, engine: &mut Engine, notices: &mut Vec<Notice>) {
         let mut events = std::mem::take(&mut self.events);
-        while engine.has_event() {
-            engine.take_events(&mut events);
-            for event in &events {
-                match event {
-                    Event::Completion { cq, wc, solicited } => {
-                        self.complete(engine, notices, *cq, wc, *solicited);
-                    }
-                    other => self.report_rest(engine, notices, other),
+        engine.take_events(&mut events);
+        for event in &events {
+            match event {
+                Event::Completion { cq, wc, solicited } => {
+                    self.complete(engine, notices, *cq, wc, *solicited);
                 }
+                other => self.report_rest(engine, notices, other),
             }
-            events.clear();
         }
+        events.clear();
         self.events = events;
     }
 

@@ -140,13 +140,13 @@ impl Node {
         }
         let mut attr = ibv_qp_attr::zeroed();
         attr.qp_state = ibv_qp_state::IBV_QPS_ERR;
-        self.control(|driver, _, notices| {
+        self.control(|driver, now, notices| {
             let qps: Vec<_> = driver.objects.qps.values().cloned().collect();
             for qp in qps {
                 driver.take_posts_of(&qp);
                 let engine = &mut driver.engine;
                 let moved = engine.modify_qp(qp.num, &attr, ibv_qp_attr_mask::IBV_QP_STATE);
-                driver.report(notices);
+                driver.report(now, notices);
                 if let Ok(state) = moved {
                     qp.set_state(state);
                 }

@@ -124,7 +124,7 @@ impl Node {
         max_wr: Option<u32>,
         limit: Option<u32>,
     ) -> Result<(), CallError> {
-        self.change(|driver, _, notices| {
+        self.change(|driver, now, notices| {
             // What was posted before counts.
             driver.take_posts();
             let used = srq.in_use();
@@ -134,7 +134,7 @@ impl Node {
                 )));
             }
             driver.engine.modify_srq(srq.id, max_wr, limit)?;
-            driver.report(notices);
+            driver.report(now, notices);
             if let Some(room) = max_wr {
                 srq.resize(room);
             }
@@ -149,9 +149,9 @@ impl Node {
 
     /// Destroys a shared receive queue; its events must be retired afterwards.
     pub(crate) fn destroy_srq(&self, srq: &Srq) -> Result<(), CallError> {
-        self.control(|driver, _, notices| {
+        self.control(|driver, now, notices| {
             driver.engine.destroy_srq(srq.id)?;
-            driver.report(notices);
+            driver.report(now, notices);
             srq.bury();
             driver.objects.srqs.remove(&srq.id);
             Ok(())
@@ -234,7 +234,7 @@ impl Node {
             // And so does what was executed before: it is not flushed, and need not be drained.
             driver.hear_executed(now);
             let state = driver.engine.modify_qp(qp.num, attr, mask)?;
-            driver.report(notices);
+            driver.report(now, notices);
             if state == ibv_qp_state::IBV_QPS_RTR {
                 driver.prepare(now, qp.num);
             }
@@ -273,13 +273,13 @@ impl Node {
     /// Gives up a handle of a Queue Pair, which ends with its last; the handle's events must be
     /// retired afterwards.
     pub(crate) fn destroy_qp(&self, handle: &Arc<QpHandle>) -> Result<(), CallError> {
-        self.control(|driver, _, notices| {
+        self.control(|driver, now, notices| {
             let qp = &handle.qp;
             let last = qp.handles().iter().all(|h| Arc::ptr_eq(h, handle));
             if last {
                 driver.engine.destroy_qp(qp.num)?;
                 driver.forget_asked(qp.num);
-                driver.report(notices);
+                driver.report(now, notices);
                 qp.bury();
                 driver.objects.qps.remove(&qp.num);
             }
