@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use rdma_core_sys::rules::Transport;
 use rdma_core_sys::{ibv_qp_attr, ibv_qp_attr_mask, ibv_wc_opcode, ibv_wc_status};
 use rdma_soft::core::config::{Caps, Config, GidEntry, PortConfig, Strict};
-use rdma_soft::core::{Ah, Path, QpInit, Queue, Refused, SendOp, Sender};
+use rdma_soft::core::{Ah, Mishap, Path, QpInit, Queue, Refused, SendOp, Sender};
 use rdma_soft::wire::{Bth, Deth, Opcode, Packet};
 
 use super::net::*;
@@ -259,6 +259,16 @@ fn a_datagram_without_room_ends_its_receive_and_not_the_queue_pair() {
     let short = ibv_wc_status::IBV_WC_LOC_LEN_ERR;
     assert_eq!(p.net.ends(1), [(1, short), (2, short), (3, OK)]);
     assert_eq!(p.net.refused(1, Refused::TooLong), 2);
+    let noted = p.net.nodes[1].engine.counters().mishaps();
+    let noted = noted.iter().filter_map(|mishap| match *mishap {
+        Mishap::Receive { room, len, .. } => Some((room, len)),
+        _ => None,
+    });
+    assert_eq!(
+        noted.collect::<Vec<_>>(),
+        [(100, Some(140)), (39, Some(140))],
+        "room, and what came, with the GRH"
+    );
     assert_eq!(p.b.bytes(1100, 40), [0; 40], "nothing past the receive");
     assert_eq!(p.b.bytes(2039, 40), [0; 40]);
     assert_eq!(p.states(), [RTS, RTS]);
