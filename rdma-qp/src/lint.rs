@@ -262,10 +262,19 @@ impl Finding {
     }
 }
 
+/// A measured time to three digits: more say nothing.
+fn rounded(time: Duration) -> Duration {
+    let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let digits = ns.checked_ilog10().unwrap_or(0);
+    let unit = 10u64.pow(digits.saturating_sub(2));
+    Duration::from_nanos(ns.saturating_add(unit / 2) / unit * unit)
+}
+
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Finding::TimeoutShort { timeout, rtt, .. } => {
+                let rtt = rounded(*rtt);
                 write!(f, "timeout {timeout} is below 4 round trips of {rtt:?}")?;
             }
             Finding::TimeoutInfinite => f.write_str("timeout 0 is for ever")?,

@@ -12,6 +12,7 @@ const PAGE: &str = "src/guide/troubleshooting.md";
 
 /// Lines as programs print them when a call fails; the page has each as a heading.
 const CALLS: &[&str] = &[
+    "ibv_modify_qp: EINVAL (22)",
     "ibv_modify_qp to INIT: EINVAL (22)",
     "ibv_modify_qp to RTR: EINVAL (22)",
     "ibv_modify_qp to RTR: ENETUNREACH (101)",
@@ -22,7 +23,7 @@ const CALLS: &[&str] = &[
     "ibv_reg_mr, ibv_create_cq, ibv_create_qp: ENOMEM (12)",
     "ibv_open_device, ibv_create_qp: EPERM (1)",
     "ibv_get_device_list, ibv_open_device: ENOSYS (38)",
-    "ibv_destroy_cq, ibv_dealloc_pd: EBUSY (16)",
+    "ibv_destroy_cq, ibv_destroy_srq, ibv_dereg_mr, ibv_dealloc_pd: EBUSY (16)",
 ];
 
 /// What no log tells.
@@ -37,7 +38,9 @@ same `--records DIR`. `qp watch` shows their states and counters meanwhile. What
 | a datagram with another Q_Key is dropped, and its sender is told that all is well | qkey-differs |
 | min_rnr_timer 0 is 655.36 ms: each message that finds no receive waits that long | rnr-timer-longest |
 | timeout 0 is for ever: a dead peer is never noticed | timeout-infinite |
+| this end sends nothing: a QP that waits for its peer never notices that the peer died; ask it from time to time, as [a supervised connection](crate::guide::kept_alive) does | |
 | on soft-RoCE (rxe) a retry_cnt of 7 is without limit: a peer that does not answer is never noticed, and Linux 5.10 drops what it refuses without an answer | repeats-for-ever |
+| more completions came than the CQ holds (IBV_EVENT_CQ_ERR, and ibv_poll_cq fails or finds nothing more): make it as deep as all its queues together | |
 | none of these: a completion came between poll and arm, and the program sleeps over it; poll again after arming | |
 ";
 

@@ -19,6 +19,8 @@ pub struct Told {
     pub errno: Option<i32>,
     /// A modify: from which state to which.
     pub step: Option<(ibv_qp_state, ibv_qp_state)>,
+    /// A Queue Pair was modified, whether or not it is said from which state to which.
+    pub modify: bool,
     /// Something was posted.
     pub post: bool,
     /// Requests before the one that failed had succeeded, as a report of this library says.
@@ -166,6 +168,7 @@ impl Told {
             status,
             errno,
             step,
+            modify: step.is_some() || lower.contains("modify"),
             post: lower.contains("post_send") || lower.contains("post_recv"),
             worked: succeeded_before(&lower),
             operation: (text.split_once(" failed on "))
@@ -335,7 +338,29 @@ pub(super) fn explain(told: &Told, ends: &[End<'_>], found: &mut Vec<Finding>) {
                 "`qp doctor -- PROGRAM` names it; so does the library's qp_modify or Qp::modify".to_owned(),
             );
         }
-        (number, Some(_)) if Errno::from_raw(number).is_no_route() => tell(
+        (22, None) if told.modify => {
+            tell(
+                "mask",
+                "the mask is not that of the move: a bit is missing, or one is set that the move does not allow".to_owned(),
+                "`qp states` has what each move needs and allows; say in the log from which state to which it was".to_owned(),
+            );
+            tell(
+                "no-transition",
+                "the QP is not in the state from which the move begins".to_owned(),
+                "ibv_query_qp tells its state; RESET -> INIT -> RTR -> RTS is the way, and from ERR only RESET leads on".to_owned(),
+            );
+            tell(
+                "gid-empty",
+                "to RTR: sgid_index is an empty slot or of another address family than dgid, dgid is all zero, or is_global is 0 on RoCE".to_owned(),
+                "`qp devices` lists the GID table and the entry to take; set ah_attr.is_global to 1".to_owned(),
+            );
+            tell(
+                "value",
+                "an attribute is out of its range, or above what port or device can do".to_owned(),
+                "`qp doctor -- PROGRAM` names it; so does the library's qp_modify or Qp::modify".to_owned(),
+            );
+        }
+        (number, _) if told.modify && Errno::from_raw(number).is_no_route() => tell(
             "no-route",
             "there is no route to the peer's GID, or no neighbour answers there".to_owned(),
             "`qp doctor path --remote GID` says which local entry can reach the peer".to_owned(),
@@ -348,11 +373,18 @@ pub(super) fn explain(told: &Told, ends: &[End<'_>], found: &mut Vec<Finding>) {
             );
             tell("request-too-big", "too many SGEs, or more inline data than the QP has".to_owned(), "compare with the cap that ibv_create_qp wrote back".to_owned());
         }
-        (22, None) if told.post => tell(
-            "request-too-big",
-            "too many SGEs, more inline data than the QP has, a message over max_msg_sz, or an operation that the transport lacks".to_owned(),
-            "compare with the cap that ibv_create_qp wrote back, and with max_msg_sz of ibv_query_port; `qp doctor -- PROGRAM` names it".to_owned(),
-        ),
+        (22, None) if told.post => {
+            tell(
+                "request-too-big",
+                "too many SGEs, more inline data than the QP has, a message over max_msg_sz, or an operation that the transport lacks".to_owned(),
+                "compare with the cap that ibv_create_qp wrote back, and with max_msg_sz of ibv_query_port; `qp doctor -- PROGRAM` names it".to_owned(),
+            );
+            tell(
+                "post-state",
+                "the state of the QP takes no such request: sends need RTS, receives INIT or later".to_owned(),
+                "bring the QP to RTS before the first send; ibv_query_qp tells its state".to_owned(),
+            );
+        }
         (12, None) => tell(
             "memlock",
             "the limit on locked memory is reached, or a limit of the device".to_owned(),

@@ -54,6 +54,13 @@ fn a_timeout_needs_four_round_trips() {
         "timeout 8 (1.048576ms) is below 4 round trips of 500µs: an answer that is a little late counts as lost, and \
          requests end in IBV_WC_RETRY_EXC_ERR on a good network; set timeout to 12 (16.777216ms)"
     );
+    // What was measured is told to three digits.
+    let measured = check(&Settings {
+        rtt: Some(Duration::from_nanos(5_873_664).into()),
+        ..with(8, 0)
+    });
+    let told = measured[0].to_string();
+    assert!(told.contains("round trips of 5.87ms:"), "{told}");
     assert_eq!(codes(&with(14, 500)), [""; 0]);
     // The border: 4 x 262.144 us is code 8 exactly.
     assert_eq!(codes(&with(8, 262)), [""; 0]);

@@ -93,6 +93,11 @@ fn errnos_with_the_step_that_failed() {
             &["no-route"],
         ),
         (
+            "ibv_modify_qp failed: Invalid argument",
+            &["mask", "no-transition", "gid-empty", "value"],
+        ),
+        ("ibv_modify_qp: Connection timed out", &["no-route"]),
+        (
             "ibv_post_send: Cannot allocate memory",
             &["queue-full", "request-too-big"],
         ),
@@ -139,7 +144,7 @@ fn errnos_are_no_statuses() {
         (
             "ibv_post_send: Invalid argument (os error 22)",
             22,
-            &["request-too-big"],
+            &["request-too-big", "post-state"],
         ),
         ("ibv_create_ah: Invalid argument", 22, &["refused"]),
         (
