@@ -5,7 +5,7 @@ mod common;
 #[allow(dead_code, clippy::duplicate_mod)]
 mod example;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -326,6 +326,7 @@ fn nobody_sleeps_over_what_can_leave() {
         peers: 1,
         receives: 128,
         send_depth: 16,
+        first_timeout: Duration::from_millis(200),
         heartbeat: None,
         ..Options::default()
     };
@@ -390,7 +391,7 @@ fn strangers_are_counted_and_nothing_else() {
     // Somebody who knows the Q_Key, and how packets look.
     let mut stranger = Member::new(&device);
     let to = stranger.qp.destination(&b_endpoint(&b)).unwrap();
-    let mut hello = b"RQDG\x01\x01\0\0\0\0\0\0\0\0\0\x07".to_vec();
+    let mut hello = b"RQDG\x02\x01\0\0\0\0\0\0\0\0\0\x07".to_vec();
     hello.resize(56, 0);
     stranger.say(&hello, &to);
     for len in [0, 1, 40, 55, 56, 57, 1000] {
@@ -403,6 +404,147 @@ fn strangers_are_counted_and_nothing_else() {
     }
     assert_eq!((b.counters().strangers, b.counters().malformed), (1, 7));
     transfer(&mut a, to_b, &mut b, &[text(1, 5000)]);
+}
+
+/// More peers than receives, all of which send at once: what finds no receive comes again, and nothing is lost.
+#[test]
+fn more_peers_than_receives() {
+    const PEERS: usize = 48;
+    let (near, far) = (device(Profile::default()), device(Profile::default()));
+    let few = Options {
+        peers: PEERS as u32,
+        receives: 16,
+        send_packets: 64,
+        ..Options::default()
+    };
+    let mut hub = end(&near, &few);
+    let mut ends: Vec<_> = (0..PEERS)
+        .map(|_| {
+            let mut end = end(
+                &far,
+                &Options {
+                    peers: 1,
+                    ..small()
+                },
+            );
+            let (to_hub, of_hub) = meet(&mut end, &mut hub);
+            (end, to_hub, of_hub)
+        })
+        .collect();
+    for (number, (end, to_hub, _)) in ends.iter_mut().enumerate() {
+        for part in 0..10 {
+            end.send(*to_hub, &text(number + part, 200 * part)).unwrap();
+        }
+    }
+    let (begin, mut got) = (Instant::now(), vec![0; PEERS]);
+    while got.iter().sum::<usize>() < 10 * PEERS || ends.iter().any(|(end, ..)| end.under_way() > 0)
+    {
+        assert!(begin.elapsed() < LIMIT, "{got:?}, {:?}", hub.counters());
+        while let Some(event) = hub.poll().unwrap() {
+            if let Event::Received { peer, message } = event {
+                let from = ends.iter().position(|(_, _, of_hub)| *of_hub == peer);
+                let from = from.unwrap();
+                assert!(message[..] == text(from + got[from], 200 * got[from]));
+                got[from] += 1;
+            }
+        }
+        for (end, ..) in &mut ends {
+            while let Some(event) = end.poll().unwrap() {
+                let fine = matches!(event, Event::Acknowledged { .. } | Event::Connected { .. });
+                assert!(
+                    fine,
+                    "{event:?} after {:?}: {got:?}, the hub: {:?}, it: {:?}",
+                    begin.elapsed(),
+                    hub.counters(),
+                    end.counters()
+                );
+            }
+        }
+    }
+    assert_eq!(hub.counters().beyond, 0);
+    // And the other way round: it has no more room for acknowledgements either.
+    for (_, _, of_hub) in &ends {
+        hub.send(*of_hub, b"all").unwrap();
+    }
+    let mut got = 0;
+    while hub.under_way() > 0 || got < PEERS {
+        assert!(begin.elapsed() < 2 * LIMIT, "{got}, {:?}", hub.counters());
+        while hub.poll().unwrap().is_some() {}
+        for (end, ..) in &mut ends {
+            while let Some(event) = end.poll().unwrap() {
+                got += usize::from(matches!(event, Event::Received { .. }));
+            }
+        }
+    }
+}
+
+/// Who has the card of an end that listens may introduce itself, if it is welcome there.
+#[test]
+fn ends_that_nobody_told_of_are_taken_in() {
+    let (near, far) = (device(lossy()), device(lossy()));
+    let mut server = end(&near, &small());
+    let card = server.card().unwrap();
+    let seeks = |max_message| {
+        let mut client = end(
+            &far,
+            &Options {
+                max_message,
+                // It goes on asking.
+                dead_after: 3 * LIMIT,
+                ..small()
+            },
+        );
+        let to = client.add_peer(&card).unwrap();
+        client.send(to, &text(max_message as usize, 5000)).unwrap();
+        client
+    };
+    let mut clients: Vec<_> = [3000, 4000, 999].map(seeks).into();
+    // Nobody is taken in yet.
+    let begin = Instant::now();
+    while server.counters().strangers < 9 {
+        assert!(begin.elapsed() < LIMIT, "{:?}", server.counters());
+        assert!(server.poll().unwrap().is_none());
+        for client in &mut clients {
+            assert!(client.poll().unwrap().is_none());
+        }
+    }
+    server.listen(1, |stranger| stranger.max_message >= 1000);
+    let (mut introduced, mut got) = (BTreeSet::new(), BTreeMap::new());
+    while got.len() < 2 || clients[..2].iter().any(|client| client.under_way() > 0) {
+        assert!(begin.elapsed() < LIMIT, "{got:?}, {:?}", server.counters());
+        while let Some(event) = server.poll().unwrap() {
+            match event {
+                Event::Introduced { peer } => _ = introduced.insert(peer),
+                Event::Received { peer, message } => {
+                    assert!(introduced.contains(&peer));
+                    _ = got.insert(server.address(peer).unwrap().qp_num, message.into_vec());
+                }
+                other => assert!(matches!(other, Event::Connected { .. }), "{other:?}"),
+            }
+        }
+        for client in &mut clients {
+            while client.poll().unwrap().is_some() {}
+        }
+    }
+    for (client, max_message) in clients.iter().zip([3000, 4000]) {
+        assert!(got[&client.qp().qp_num()] == text(max_message, 5000));
+    }
+    assert_eq!((introduced.len(), clients[2].under_way()), (2, 1));
+    // What it says comes back.
+    let peer = *introduced.first().unwrap();
+    let answered = server.send(peer, &text(1, 3000)).unwrap();
+    let (mut done, mut came) = (false, false);
+    while !(done && came) {
+        assert!(begin.elapsed() < 2 * LIMIT, "{:?}", server.counters());
+        while let Some(event) = server.poll().unwrap() {
+            done |= matches!(event, Event::Acknowledged { message, .. } if message == answered);
+        }
+        for client in &mut clients {
+            while let Some(event) = client.poll().unwrap() {
+                came |= matches!(event, Event::Received { message, .. } if message[..] == text(1, 3000));
+            }
+        }
+    }
 }
 
 /// The endpoint record in the card of an end.

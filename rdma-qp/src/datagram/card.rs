@@ -3,7 +3,7 @@
 //! ```text
 //! offset  size  field
 //!      0     4  "QPDC"
-//!      4     1  version, 1
+//!      4     1  version, 2: that of the packets
 //!      5     3  zero
 //!      8     4  longest message that it takes
 //!     12     -  the endpoint record of its UD QP
@@ -15,7 +15,7 @@ use super::{Address, PeerError};
 use crate::endpoint::{DecodeError, Endpoint, Peer};
 
 const MAGIC: [u8; 4] = *b"QPDC";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const HEAD: usize = 12;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

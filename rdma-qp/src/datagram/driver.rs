@@ -4,8 +4,10 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use super::layer::Layer;
-use super::{Counters, DatagramError, Event, MessageId, Options, PeerError, PeerId, SendError};
+use super::layer::{Layer, Stranger};
+use super::{
+    Address, Counters, DatagramError, Event, MessageId, Options, PeerError, PeerId, SendError,
+};
 use crate::cq::{Armed, Cq};
 use crate::deadline::Deadline;
 use crate::device::Device;
@@ -76,6 +78,54 @@ impl Datagrams {
     /// There is no such peer.
     pub fn remove_peer(&mut self, peer: PeerId) -> Result<(), PeerError> {
         self.layer.remove_peer(peer)
+    }
+
+    /// Takes in ends that nobody told of, from now on: whoever has this end's [card](Datagrams::card), sends to it, and is accepted by
+    /// `accept`, becomes a peer, and [`Event::Introduced`] tells so. Of those who have not yet answered there are at most
+    /// `strangers` at a time. See [`Layer::listen`].
+    ///
+    /// ```
+    /// use rdma_qp::Device;
+    /// use rdma_qp::datagram::{Datagrams, Event, Options};
+    /// use std::time::Duration;
+    ///
+    /// # let device = Device::open_index(rdma_soft::verbs(), 0)?;
+    /// # let (pd, gid) = (device.alloc_pd()?, device.port(1)?.best_gid()?);
+    /// let mut server = Datagrams::new(&device, &pd, &gid, &Options::default())?;
+    /// server.listen(16, |stranger| stranger.max_message >= 1024);
+    /// let card = server.card()?;
+    /// // Somewhere else, where nobody of the server's side knows of it:
+    /// # let thread = std::thread::spawn(move || {
+    /// # let device = Device::open_index(rdma_soft::verbs(), 0)?;
+    /// # let (pd, gid) = (device.alloc_pd()?, device.port(1)?.best_gid()?);
+    /// let mut client = Datagrams::new(&device, &pd, &gid, &Options::default())?;
+    /// let server = client.add_peer(&card)?;
+    /// client.send(server, b"hello")?;
+    /// client.flush(Duration::from_secs(1), |_| {})?;
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// # });
+    /// // The server sees it come.
+    /// let mut known = None;
+    /// while let Some(event) = server.wait(Duration::from_secs(1))? {
+    ///     match event {
+    ///         Event::Introduced { peer } => known = Some(peer),
+    ///         Event::Received { peer, message } => {
+    ///             assert_eq!((Some(peer), &message[..]), (known, &b"hello"[..]));
+    ///             break;
+    ///         }
+    ///         _ => {}
+    ///     }
+    /// }
+    /// # while !thread.is_finished() { server.poll()?; }
+    /// # thread.join().unwrap().unwrap();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn listen(
+        &mut self,
+        strangers: u32,
+        accept: impl FnMut(&Stranger) -> bool + Send + Sync + 'static,
+    ) {
+        self.layer.listen(strangers, accept);
     }
 
     /// Sends `bytes`, which are copied, to a peer. If there is no session with it yet, one begins. [`Event::Acknowledged`] tells
@@ -174,6 +224,11 @@ impl Datagrams {
     /// Messages whose fate is not known yet.
     pub fn under_way(&self) -> usize {
         self.layer.under_way()
+    }
+
+    /// Where a peer is; `None`: there is no such peer.
+    pub fn address(&self, peer: PeerId) -> Option<Address> {
+        self.layer.address(peer)
     }
 
     /// Whether there is a session with a peer.

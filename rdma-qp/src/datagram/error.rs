@@ -59,6 +59,9 @@ pub enum DatagramError {
         /// What the completion says.
         status: ibv_wc_status,
     },
+    /// Its card cannot be written.
+    #[error(transparent)]
+    Card(#[from] DecodeError),
     /// The system refused.
     #[error("the system refuses what the end needs: {0}")]
     System(#[from] Errno),
@@ -93,7 +96,7 @@ pub enum PeerError {
     },
     /// A version that this library does not know.
     #[error(
-        "the card has version {version}, this library reads 1: use the same release at both ends"
+        "the card has version {version}, this library reads 2: use the same release at both ends"
     )]
     Version {
         /// Its version.

@@ -94,6 +94,12 @@ pub enum Event<B: Deref<Target = [u8]> = Packet> {
         /// got it.
         fate: Fate,
     },
+    /// An end that nobody had told of has introduced itself, and is a peer from now on
+    /// ([`Datagrams::listen`](super::Datagrams::listen)). [`Event::Connected`] follows.
+    Introduced {
+        /// Which peer it is.
+        peer: PeerId,
+    },
     /// There is a session with a peer with which there was none.
     Connected {
         /// Which peer.
@@ -129,7 +135,9 @@ pub struct Counters {
     pub duplicates: u64,
     /// Those for which there was no room, and had never been.
     pub beyond: u64,
-    /// Datagrams of somebody who is no peer.
+    /// Those of a peer that was told of room and then was silent, so that others had it. They come again.
+    pub lapsed: u64,
+    /// Datagrams of somebody who is no peer, and was not taken for one.
     pub strangers: u64,
     /// Datagrams without a right header.
     pub malformed: u64,

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use super::Options;
 use super::message::Message;
-use super::wire::{ASK, FIRST, HEADER, Header, LAST, SACKS};
+use super::pool::{KEEP, Pool};
+use super::wire::{ASK, FIRST, HEADER, Header, LAPSED, LAST, SACKS};
 
 /// The way from a peer. `B` is a packet as it came.
 #[derive(Debug)]
 pub(super) struct Incoming<B> {
-    window: u64,
     max_message: u32,
     /// The first packet that is missing.
     next: u64,
@@ -23,8 +23,18 @@ pub(super) struct Incoming<B> {
     waiting: u32,
     /// Packets of which nothing is kept any more.
     consumed: u64,
-    /// The first packet that there was no room for when that was told last.
+    /// The first packet that there is no room for. One packet behind `consumed` may always come; for those behind it the pool
+    /// has promised room.
+    room: u64,
+    /// What `room` was when it was told last, and the most that was ever told.
     told: u64,
+    most_told: u64,
+    /// Something came lately.
+    active: bool,
+    /// When that was.
+    came: Duration,
+    /// A packet was dropped that the peer had been told there was room for: it is to be told what there is.
+    lapsed: bool,
     /// Packets since the last acknowledgement.
     untold: u32,
     /// When it is to be sent at the latest; at once.
@@ -41,6 +51,8 @@ pub(super) enum Taken {
     Duplicate,
     /// Nobody had told the peer that there was room for it.
     Beyond,
+    /// The peer had been told so, and was silent for so long that others have the room now.
+    Lapsed,
 }
 
 /// The peer does not keep to the protocol.
@@ -48,16 +60,20 @@ pub(super) enum Taken {
 pub(super) struct Broken;
 
 impl<B: Deref<Target = [u8]>> Incoming<B> {
-    pub(super) fn new(window: u32, max_message: u32) -> Incoming<B> {
+    pub(super) fn new(max_message: u32) -> Incoming<B> {
         Incoming {
-            window: window.into(),
             max_message,
             next: 0,
             early: VecDeque::new(),
             whole: None,
             waiting: 0,
             consumed: 0,
-            told: window.into(),
+            room: 1,
+            told: 1,
+            most_told: 1,
+            active: false,
+            came: Duration::ZERO,
+            lapsed: false,
             untold: 0,
             due: None,
             now: false,
@@ -65,16 +81,53 @@ impl<B: Deref<Target = [u8]>> Incoming<B> {
     }
 
     /// The session is over: what was not put together is thrown away, and numbers begin anew.
-    pub(super) fn end_session(&mut self) {
+    pub(super) fn end_session(&mut self, pool: &mut Pool) {
+        pool.back(self.promised());
+        if self.active {
+            pool.count(false);
+        }
         let early = std::mem::take(&mut self.early);
-        *self = Incoming::new(self.window as u32, self.max_message);
+        *self = Incoming::new(self.max_message);
         self.early = early;
         self.early.clear();
     }
 
-    /// The first packet that there is no room for.
-    fn limit(&self) -> u64 {
-        self.told.max(self.consumed + self.window)
+    /// What the pool has promised for it.
+    fn promised(&self) -> u64 {
+        self.room - (self.consumed + 1)
+    }
+
+    /// Nothing is kept of the packets before that one any more.
+    fn consume(&mut self, to: u64, pool: &mut Pool) {
+        let before = self.promised();
+        self.consumed = to;
+        self.room = self.room.max(to + 1);
+        pool.back(before - self.promised());
+    }
+
+    /// Makes as much room as others leave.
+    fn widen(&mut self, pool: &mut Pool) {
+        let window = u64::from(pool.share());
+        if self.active {
+            self.room += pool.promise((self.consumed + window).saturating_sub(self.room));
+        }
+        // Before the peer has used up half of what it knows of, it is told of more.
+        let left = self.told.saturating_sub(self.next);
+        self.now |= left <= window / 2 && self.room > self.told;
+    }
+
+    /// Takes back what was promised, if nothing came for long.
+    pub(super) fn look(&mut self, now: Duration, pool: &mut Pool) {
+        if !self.active || now.saturating_sub(self.came) < KEEP {
+            return;
+        }
+        self.active = false;
+        pool.count(false);
+        // What is there, has room.
+        let there = self.next + self.early.len() as u64;
+        let room = there.max(self.consumed + 1);
+        pool.back(self.room - room);
+        self.room = room;
     }
 
     /// Takes a packet in. Messages that are whole go to `deliver`, each with the number behind its last packet.
@@ -83,7 +136,7 @@ impl<B: Deref<Target = [u8]>> Incoming<B> {
         now: Duration,
         header: &Header,
         packet: B,
-        options: &Options,
+        (options, pool): (&Options, &mut Pool),
         mut deliver: impl FnMut(Message<B>, u64),
     ) -> Result<Taken, Broken> {
         self.now |= header.flags & ASK != 0;
@@ -91,11 +144,18 @@ impl<B: Deref<Target = [u8]>> Incoming<B> {
             self.now = true;
             return Ok(Taken::Duplicate);
         }
-        if header.seq >= self.limit() {
+        if header.seq >= self.most_told.max(self.room) {
             self.now = true;
             return Ok(Taken::Beyond);
         }
-        // Less than the window, so it fits.
+        if header.seq >= self.room {
+            if !pool.promise_all(header.seq + 1 - self.room) {
+                (self.now, self.lapsed) = (true, true);
+                return Ok(Taken::Lapsed);
+            }
+            self.room = header.seq + 1;
+        }
+        // Less than was ever told, which is not much, so it fits.
         let ahead = (header.seq - self.next) as usize;
         if ahead > 0 {
             self.now = true;
@@ -107,6 +167,7 @@ impl<B: Deref<Target = [u8]>> Incoming<B> {
                 return Ok(Taken::Duplicate);
             }
             *place = Some(packet);
+            self.comes(now, pool);
             return Ok(Taken::New);
         }
         self.now |= !self.early.is_empty();
@@ -119,14 +180,25 @@ impl<B: Deref<Target = [u8]>> Incoming<B> {
             self.early.pop_front();
         }
         if self.waiting == 0 {
-            self.consumed = self.next;
+            self.consume(self.next, pool);
         }
-        if u64::from(self.untold) >= (self.window / 4).max(1) {
+        self.comes(now, pool);
+        if self.untold >= (pool.share() / 4).max(1) {
             self.now = true;
         } else if self.due.is_none() {
             self.due = Some(now.saturating_add(options.ack_delay));
         }
         Ok(Taken::New)
+    }
+
+    /// A packet has come that is new.
+    fn comes(&mut self, now: Duration, pool: &mut Pool) {
+        self.came = now;
+        if !self.active {
+            self.active = true;
+            pool.count(true);
+        }
+        self.widen(pool);
     }
 
     /// The next packet.
@@ -169,12 +241,11 @@ impl<B: Deref<Target = [u8]>> Incoming<B> {
     }
 
     /// The application has taken the message behind whose last packet is `end`.
-    pub(super) fn taken(&mut self, end: u64) {
+    pub(super) fn taken(&mut self, end: u64, pool: &mut Pool) {
         self.waiting = self.waiting.saturating_sub(1);
         // While messages wait, nothing more is put together: so much memory a peer takes at most.
-        self.consumed = if self.waiting == 0 { self.next } else { end };
-        let left = self.told.saturating_sub(self.next);
-        self.now |= left <= self.window / 2 && self.limit() > self.told;
+        self.consume(if self.waiting == 0 { self.next } else { end }, pool);
+        self.widen(pool);
     }
 
     /// The peer wants to hear something.
@@ -199,9 +270,13 @@ impl<B: Deref<Target = [u8]>> Incoming<B> {
 
     /// Enters into a header what is there and what there is room for, and counts that as told.
     pub(super) fn tell(&mut self, header: &mut Header) {
-        self.told = self.limit();
+        self.told = self.room;
+        self.most_told = self.most_told.max(self.room);
         header.ack = self.next;
-        header.credit = (self.told - self.next) as u32;
+        header.credit = (self.room - self.next) as u32;
+        if std::mem::take(&mut self.lapsed) {
+            header.flags |= LAPSED;
+        }
         let early = self.early.iter().skip(1).take(SACKS as usize);
         let bits = early.enumerate().filter(|(_, packet)| packet.is_some());
         header.sack = bits.fold(0, |bits, (at, _)| bits | 1 << at);

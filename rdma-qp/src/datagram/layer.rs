@@ -45,6 +45,19 @@ impl fmt::Debug for Packet {
     }
 }
 
+/// An end that introduces itself, though nobody told of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stranger {
+    /// Where it is: from there its datagram came.
+    pub address: Address,
+    /// The longest message that it takes.
+    pub max_message: u32,
+}
+
+/// Decides about those who introduce themselves.
+type Accept = Box<dyn FnMut(&Stranger) -> bool + Send + Sync>;
+
 /// An end for datagrams whose completions come to a CQ of the program's. [`Datagrams`](super::Datagrams) is one with a CQ of its
 /// own; this one is for programs that have everything on one CQ: they hand each completion that [is its](Layer::is_its) to
 /// [`Layer::book`], and call [`Layer::progress`] when they have polled, and when [`Layer::next_timeout`] has come.
@@ -57,6 +70,9 @@ pub struct Layer {
     ways: Vec<Option<Destination>>,
     card: Card,
     origin: Instant,
+    /// How many that introduced themselves may be waiting for an answer, and who is answered.
+    strangers: u32,
+    accept: Accept,
     /// Sends since the last that was signaled.
     silent: u32,
 }
@@ -90,7 +106,12 @@ impl Layer {
         let mut seed = [0; 8];
         rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
             .map_err(Errno::from)?;
-        let machine = Machine::new(options, mtu, u64::from_ne_bytes(seed))?;
+        let card = Card {
+            max_message: options.max_message,
+            endpoint,
+        };
+        let mut machine = Machine::new(options, mtu, u64::from_ne_bytes(seed))?;
+        machine.set_greeting(card.encode()?)?;
         let outgoing = pd.buffers(options.send_depth as usize, mtu as usize)?;
         // Some more than are posted, for messages that the application keeps.
         let buffers = options.receives as usize + options.receives as usize / 8 + 1;
@@ -102,11 +123,10 @@ impl Layer {
             outgoing,
             machine,
             ways: Vec::new(),
-            card: Card {
-                max_message: options.max_message,
-                endpoint,
-            },
+            card,
             origin: Instant::now(),
+            strangers: 0,
+            accept: Box::new(|_| false),
             silent: 0,
         };
         layer.top_up()?;
@@ -130,11 +150,61 @@ impl Layer {
         let way = self.inbox.queue().destination(&card.endpoint)?;
         let mtu = card.endpoint.mtu.bytes();
         let added = (self.machine).add_peer(card.address(), mtu, card.max_message)?;
-        if self.ways.len() <= added.index() {
-            self.ways.resize(added.index() + 1, None);
-        }
-        self.ways[added.index()] = Some(way);
+        self.lead(added, way);
         Ok(added)
+    }
+
+    /// From now on that is the way to a peer.
+    fn lead(&mut self, peer: PeerId, way: Destination) {
+        if self.ways.len() <= peer.index() {
+            self.ways.resize(peer.index() + 1, None);
+        }
+        self.ways[peer.index()] = Some(way);
+    }
+
+    /// Takes in ends that nobody told of, from now on: whoever has this end's [card](Layer::card), sends to it, and is accepted by
+    /// `accept`, becomes a peer, and [`Event::Introduced`] tells so. Until then, and without this, such an end is a stranger, whose
+    /// datagrams are counted and change nothing.
+    ///
+    /// The Q_Key is in the card, so who does not have the card does not get so far. Those who do are given no more than a place
+    /// among the [peers](Options::peers), of which at most `strangers` are for those who have not yet answered, and so not yet proven
+    /// that they are where they say. Such a place is free again after [`Options::dead_after`], and after half of it for one more. With
+    /// `strangers` 0 nobody is taken in any more.
+    ///
+    /// Who was taken in stays a peer until it is [removed](Layer::remove_peer), also when it is dead. One that is restarted
+    /// with another Queue Pair introduces itself again, as another peer. One that is not accepted asks again until it gives up, and
+    /// `accept` is asked each time.
+    pub fn listen(
+        &mut self,
+        strangers: u32,
+        accept: impl FnMut(&Stranger) -> bool + Send + Sync + 'static,
+    ) {
+        (self.strangers, self.accept) = (strangers, Box::new(accept));
+    }
+
+    /// Takes in the sender of a datagram, if that is an introduction, and the sender is welcome.
+    #[cold]
+    fn admit(&mut self, now: Duration, from: Address, datagram: &[u8]) {
+        let says = self.machine.introduction(from, datagram);
+        // What cannot be read, or speaks of somebody else, is a stranger's.
+        let Some(Ok(card)) = says.map(Card::decode) else {
+            return;
+        };
+        let stranger = Stranger {
+            address: from,
+            max_message: card.max_message,
+        };
+        if card.address() != from || !(self.accept)(&stranger) {
+            return;
+        }
+        let Ok(way) = self.inbox.queue().destination(&card.endpoint) else {
+            return;
+        };
+        let mtu = card.endpoint.mtu.bytes();
+        let most = self.strangers;
+        if let Ok(peer) = (self.machine).admit(now, from, mtu, card.max_message, most) {
+            self.lead(peer, way);
+        }
     }
 
     /// The peer was restarted, and has this card now: what is not acknowledged is lost, as [`Event::Lost`] tells, and what is
@@ -214,7 +284,11 @@ impl Layer {
                         gid: gid.unwrap_or_default(),
                         qp_num: sender.qp_num,
                     };
-                    self.machine.handle_datagram(now, from, Packet(buffer));
+                    let packet = Packet(buffer);
+                    if self.strangers > 0 && self.machine.address_is_free(from) {
+                        self.admit(now, from, &packet);
+                    }
+                    self.machine.handle_datagram(now, from, packet);
                 }
                 Ok(())
             }
@@ -326,6 +400,11 @@ impl Layer {
     /// Messages whose fate is not known yet.
     pub fn under_way(&self) -> usize {
         self.machine.under_way()
+    }
+
+    /// Where a peer is; `None`: there is no such peer.
+    pub fn address(&self, peer: PeerId) -> Option<Address> {
+        self.machine.address(peer)
     }
 
     /// Whether there is a session with a peer.

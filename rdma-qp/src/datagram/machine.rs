@@ -1,13 +1,15 @@
 //! The protocol: no clock, no Queue Pair, no randomness but its seed.
 
 mod sessions;
+mod strangers;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Deref;
 use std::time::Duration;
 
 use super::message::Message;
 use super::peer::{Peer, Step};
+use super::pool::Pool;
 use super::slots::Slots;
 use super::wire::{ASK, HEADER, Header, Kind};
 use super::{
@@ -47,7 +49,8 @@ enum Queued<B: Deref<Target = [u8]>> {
 /// It has no clock and no Queue Pair. Time is told by whoever drives it, as the duration since a moment of its choice.
 /// `B` is a datagram as it came, without the 40 bytes in front: the machine keeps those that came early, and gives back, as
 /// a [`Message`], those that are a message; so they are copied only where a message has several parts. What a peer is not
-/// told that there is room for, it does not send; so no more than [`Options::window`] packets of each peer are kept.
+/// told that there is room for, it does not send; so no more packets are kept than half of [`Options::receives`], and one of each
+/// peer.
 ///
 /// The same machine runs in real time under [`Datagrams`](super::Datagrams) and on a virtual clock in the simulator.
 ///
@@ -91,12 +94,17 @@ pub struct Machine<B: Deref<Target = [u8]>> {
     peers: Vec<(u32, Option<Peer<B>>)>,
     by_address: HashMap<Address, u32>,
     slots: Slots,
+    /// Room for what comes.
+    pool: Pool,
+    /// What this end says of itself to whom it looks for.
+    greeting: Vec<u8>,
     events: VecDeque<Queued<B>>,
-    /// Messages whose fate the application has not taken.
+    /// Messages whose fate the application has not taken, and those among them that have none.
     unreported: u32,
+    under_way: usize,
     ready: VecDeque<u32>,
-    /// Nothing is due before.
-    due: Option<Duration>,
+    /// When which peer is to be looked after; it may be too early.
+    timers: BTreeSet<(Duration, u32)>,
     draws: Draws,
     last_message: u64,
     counters: Counters,
@@ -117,10 +125,13 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
             peers: Vec::new(),
             by_address: HashMap::new(),
             slots: Slots::new(options.send_packets, payload),
+            pool: Pool::new(options.receives / 2),
+            greeting: Vec::new(),
             events: VecDeque::new(),
             unreported: 0,
+            under_way: 0,
             ready: VecDeque::new(),
-            due: None,
+            timers: BTreeSet::new(),
             draws: Draws::new(seed),
             last_message: 0,
             counters: Counters::default(),
@@ -203,14 +214,21 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
     /// There is no such peer.
     pub fn remove_peer(&mut self, id: PeerId) -> Result<(), PeerError> {
         self.get(id).ok_or(PeerError::NoSuchPeer(id))?;
-        self.end_session(id.index, None);
-        if let Some((life, place)) = self.peers.get_mut(id.index as usize)
+        self.remove(id.index);
+        Ok(())
+    }
+
+    fn remove(&mut self, index: u32) {
+        self.end_session(index, None);
+        if let Some((life, place)) = self.peers.get_mut(index as usize)
             && let Some(peer) = place.take()
         {
             *life += 1;
             self.by_address.remove(&peer.address);
+            if let Some(at) = peer.armed {
+                self.timers.remove(&(at, index));
+            }
         }
-        Ok(())
     }
 
     fn id(&self, index: u32) -> PeerId {
@@ -255,10 +273,11 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
         self.last_message += 1;
         let id = MessageId(self.last_message);
         self.unreported += 1;
+        self.under_way += 1;
         let Some((_, Some(peer))) = self.peers.get_mut(to.index as usize) else {
             return Err(SendError::NoSuchPeer(to));
         };
-        peer.outgoing.put(id, bytes, payload, &mut self.slots);
+        (peer.outgoing).put(now, id, bytes, payload, &mut self.slots);
         peer.outgoing.watch(now, &self.options);
         peer.seek(now, &self.options, || draw(&mut self.draws));
         self.touch(to.index);
@@ -287,25 +306,39 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
             peer.ready = true;
             self.ready.push_back(index);
         }
+        // One that moved away is left to come too early: cheaper than to move it with every packet.
         let due = peer.next_timeout(&self.options);
-        self.due = self.due.into_iter().chain(due).min();
+        if let (Some(at), Some(due)) = (peer.armed, due)
+            && at <= due
+        {
+            return;
+        }
+        if let Some(at) = std::mem::replace(&mut peer.armed, due) {
+            self.timers.remove(&(at, index));
+        }
+        self.timers.extend(due.map(|due| (due, index)));
     }
 
     /// When [`Machine::handle_timeout`] has something to do; it may be asked too early, and does nothing then.
     pub fn next_timeout(&self) -> Option<Duration> {
-        self.due
+        self.timers.first().map(|&(at, _)| at)
     }
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Duration) {
-        if self.due.is_none_or(|due| due > now) {
+        if self.next_timeout().is_none_or(|due| due > now) {
             return;
         }
-        self.due = None;
-        for index in 0..self.peers.len() as u32 {
+        let later = (self.timers).split_off(&(now.saturating_add(Duration::from_nanos(1)), 0));
+        for (_, index) in std::mem::replace(&mut self.timers, later) {
             let Some((_, Some(peer))) = self.peers.get_mut(index as usize) else {
                 continue;
             };
+            peer.armed = None;
+            if peer.unproven.is_some_and(|until| until <= now) {
+                self.remove(index);
+                continue;
+            }
             if peer.timed_out(now, &self.options) {
                 let peer = self.id(index);
                 self.end_session(index, Some(Event::Dead { peer }));
@@ -341,7 +374,12 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
             Step::Hello(to) => {
                 peer.hello = None;
                 let own = peer.opening?.own;
-                Header::hello(own, to, options.window())
+                // One packet may come; what is behind it gets room when it has.
+                Header::hello(own, to, 1).emit(buf.get_mut(..HEADER)?);
+                let says = if to == 0 { &self.greeting[..] } else { &[] };
+                let len = HEADER + says.len();
+                buf.get_mut(HEADER..len)?.copy_from_slice(says);
+                return Some(len);
             }
             Step::Ack => {
                 let asks = peer.ask;
@@ -377,11 +415,11 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
                 end,
                 message,
             } => {
-                if let Some(peer) = self.get_mut(id)
-                    && peer.serial == serial
+                if let Some((life, Some(peer))) = self.peers.get_mut(id.index as usize)
+                    && (*life, peer.serial) == (id.life, serial)
                     && peer.session.is_some()
                 {
-                    peer.incoming.taken(end);
+                    peer.incoming.taken(end, &mut self.pool);
                     self.touch(id.index);
                 }
                 Event::Received { peer: id, message }
@@ -411,8 +449,12 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
 
     /// Messages that were taken to be sent, and whose fate is not known.
     pub fn under_way(&self) -> usize {
-        let peers = self.peers.iter().filter_map(|(_, peer)| peer.as_ref());
-        peers.map(|peer| peer.outgoing.messages()).sum()
+        self.under_way
+    }
+
+    /// Where a peer is; `None`: there is no such peer.
+    pub fn address(&self, peer: PeerId) -> Option<Address> {
+        Some(self.get(peer)?.address)
     }
 
     /// Whether there is a session with a peer.

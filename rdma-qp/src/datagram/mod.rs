@@ -49,7 +49,7 @@
 //! * A peer that was restarted, at its address or [moved](Datagrams::move_peer) to another, is [told](Event::Restarted) from
 //!   its former life. Nothing of one is taken for a part of the other.
 //! * Memory does not grow beyond what [`Options`] say, whatever peers do. Who does not poll has peers that wait.
-//! * What strangers send is counted ([`Counters`]) and changes nothing. A packet belongs to a session if it comes from the address
+//! * What strangers send is counted ([`Counters`]) and changes nothing, unless they are to be [taken in](Datagrams::listen). A packet belongs to a session if it comes from the address
 //!   in the peer's card, through the Q_Key, and names two numbers of 64 bits that only both ends know.
 //!
 //! There is no thread: an end answers while it is polled. One that does something else for [`Options::dead_after`] is
@@ -70,9 +70,15 @@
 //! round trips (RFC 6298); from one time-out to the next the wait doubles, and only one packet is under way, until
 //! something is acknowledged.
 //!
-//! The room that an end tells is that of the receives it has posted: each peer has its part of them
-//! ([`Options::window`]), and gets it back when the application has taken what came. There is no other control of
-//! congestion.
+//! The room that an end tells is that of receives it has posted. One packet each peer may always send. That it came tells that the
+//! peer is active, and gives it room out of a pool ([`Options::receives`]): as much as each of those who are, and it gets that again
+//! when the application has taken what came. A peer of which nothing came for 200 ms holds nothing of the pool; it does not
+//! rely on room that it was given 50 ms before it sends again, but sends one packet first, so that none is lost by it. Where one is
+//! (its clock stood still, or the network kept it for so long), it is told, and sends it again. So a thousand peers, of which
+//! some send at a time, need the receives of these. There is no other control of congestion.
+//!
+//! Who begins a session says what is in its card, too. An end that [listens](Datagrams::listen) takes it in by that, once it has
+//! answered from where it says it is.
 //!
 //! # Without I/O
 //!
@@ -91,13 +97,14 @@ mod message;
 mod options;
 mod outgoing;
 mod peer;
+mod pool;
 mod slots;
 mod wire;
 
 pub use driver::Datagrams;
 pub use error::{DatagramError, PeerError, SendError};
 pub use event::{Address, Counters, Event, MessageId, PeerId};
-pub use layer::{Layer, Packet};
+pub use layer::{Layer, Packet, Stranger};
 pub use machine::{Machine, Transmit};
 pub use message::Message;
 pub use options::Options;

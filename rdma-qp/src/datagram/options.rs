@@ -14,10 +14,11 @@ use crate::units::PathMtu;
 pub struct Options {
     /// Most peers at a time; 64 if not set.
     pub peers: u32,
-    /// Receives that are posted; 2048 if not set, each of one MTU and 40 bytes. Half of them are for messages: each peer may have
-    /// its part of that half under way at a time ([`Options::window`]). The other half is for acknowledgements, and for what
-    /// comes twice. So what a peer may send finds a receive while the end is polled, and the more receives there are, the more it
-    /// may send. What finds none, because repetitions have filled the queue of an end that does something else, is lost, and repeated.
+    /// Receives that are posted; 2048 if not set, each of one MTU and 40 bytes. Half of them are a pool for messages: who sends
+    /// is given room out of it, each of those who send at present the same part, and who is silent for 200 ms has none of it. The
+    /// other half is for acknowledgements, for what comes twice, and for the one packet that every peer may send without having
+    /// been given room. So with four receives for each peer that may send at the same time, all that is sent finds one while the end
+    /// is polled; with less it works, too: what finds none is lost, and repeated.
     pub receives: u32,
     /// Packets that wait to be sent, or were sent and are not acknowledged; 1024 if not set, each of one MTU. One peer takes at
     /// most half of them, so that one that is stalled leaves room for the others.
@@ -69,8 +70,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Packets that one peer may have under way to this end: its part of half the receives, and at most 65, because an
-    /// acknowledgement names no more.
+    /// Packets that one peer may have under way to this end while all the others send, too: its part of half the receives, at
+    /// least 1, and at most 65, because an acknowledgement names no more. While others are silent it may have more.
     ///
     /// ```
     /// use rdma_qp::datagram::Options;
@@ -80,7 +81,7 @@ impl Options {
     /// ```
     pub fn window(&self) -> u32 {
         let part = self.receives / 2 / self.peers.max(1);
-        part.min(SACKS + 1)
+        part.clamp(1, SACKS + 1)
     }
 
     /// The longest time between two repetitions: so there are several before a peer counts as dead.
@@ -119,8 +120,9 @@ impl Options {
         if self.peers == 0 {
             return refuse("peers", 0, "give at least 1".to_owned());
         }
-        if self.window() == 0 {
-            let cure = format!("give at least 2 for each of the {} peers", self.peers);
+        if self.receives < 4 {
+            let cure =
+                "give at least 4, and rather 4 for each peer that sends at a time".to_owned();
             return refuse("receives", self.receives.into(), cure);
         }
         if self.send_depth < 16 {

@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::pool::RELY;
 use super::slots::Slots;
-use super::wire::{FIRST, Header, LAST};
+use super::wire::{ASK, FIRST, Header, LAPSED, LAST};
 use super::{MessageId, Options};
 use crate::qp::Fate;
 use crate::rtt::Smoothed;
@@ -46,8 +47,12 @@ pub(super) struct Outgoing {
     base: u64,
     /// The first that was never sent.
     next: u64,
-    /// The first that the peer has no room for.
+    /// The first that the peer has no room for, as far as it said.
     limit: u64,
+    /// When a packet was sent last.
+    sent: Duration,
+    /// The next packet asks how much room there is.
+    asks: bool,
     /// Messages, each with the number behind its last packet.
     messages: VecDeque<(MessageId, u64)>,
     flying: u32,
@@ -75,6 +80,8 @@ impl Outgoing {
             base: 0,
             next: 0,
             limit: 0,
+            sent: Duration::ZERO,
+            asks: false,
             messages: VecDeque::new(),
             flying: 0,
             lost: 0,
@@ -102,18 +109,25 @@ impl Outgoing {
         self.packets.len() - self.there as usize
     }
 
-    /// Messages of which not all was acknowledged.
-    pub(super) fn messages(&self) -> usize {
-        self.messages.len()
-    }
-
     /// The time that a round trip takes, as far as is known.
     pub(super) fn rtt(&self) -> Option<Duration> {
         self.rtt.mean()
     }
 
     /// Takes a message in, in parts of at most `payload` bytes. There are slots enough.
-    pub(super) fn put(&mut self, id: MessageId, bytes: &[u8], payload: usize, slots: &mut Slots) {
+    pub(super) fn put(
+        &mut self,
+        now: Duration,
+        id: MessageId,
+        bytes: &[u8],
+        payload: usize,
+        slots: &mut Slots,
+    ) {
+        if self.packets.is_empty() && now.saturating_sub(self.sent) >= RELY {
+            // The peer may give its room to others meanwhile: one packet asks for it.
+            self.asks |= self.limit > self.next + 1;
+            self.limit = self.limit.min(self.next + 1);
+        }
         let total = bytes.len() as u32;
         let mut rest = bytes;
         let mut flags = FIRST;
@@ -145,7 +159,9 @@ impl Outgoing {
     pub(super) fn pick(&self) -> Option<u64> {
         if self.lost > 0 {
             let lost = self.packets.iter().position(|p| p.state == State::Lost)?;
-            return Some(self.base + lost as u64);
+            let seq = self.base + lost as u64;
+            // The first that is missing may always come.
+            return (lost == 0 || seq < self.limit).then_some(seq);
         }
         // After a time-out one packet asks for all, so that what holds the others up is not made worse.
         let open = self.tries == 0 || self.flying == 0;
@@ -166,7 +182,11 @@ impl Outgoing {
         let was_lost = packet.state == State::Lost;
         (packet.again, packet.state) = (again, State::Flying);
         (packet.sent, packet.order) = (now, order);
-        let packet = *packet;
+        let mut packet = *packet;
+        self.sent = now;
+        if std::mem::take(&mut self.asks) {
+            packet.flags |= ASK;
+        }
         self.flying += 1;
         if was_lost {
             self.lost -= 1;
@@ -263,7 +283,9 @@ impl Outgoing {
         }
         let limit = header.ack + u64::from(header.credit);
         let wider = limit > self.limit;
-        self.limit = self.limit.max(limit);
+        // What is told with a number that was overtaken is no news.
+        let lapsed = header.flags & LAPSED != 0 && header.ack == self.base;
+        self.limit = if lapsed { limit } else { self.limit.max(limit) };
         if let Some(packet) = latest {
             if !packet.again {
                 self.rtt.sample(now.saturating_sub(packet.sent));

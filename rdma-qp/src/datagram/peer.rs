@@ -59,6 +59,12 @@ pub(super) struct Peer<B> {
     heard: Duration,
     /// Since when an answer is missing.
     asked: Option<Duration>,
+    /// When it was asked last whether it is there.
+    beat: Duration,
+    /// It came by itself, and has not proven that it is where it says: when it is given up.
+    pub(super) unproven: Option<Duration>,
+    /// When the machine looks after it, at the latest.
+    pub(super) armed: Option<Duration>,
 }
 
 impl<B: Deref<Target = [u8]>> Peer<B> {
@@ -76,7 +82,7 @@ impl<B: Deref<Target = [u8]>> Peer<B> {
             serial: 0,
             opening: None,
             outgoing: Outgoing::new(),
-            incoming: Incoming::new(options.window(), options.max_message),
+            incoming: Incoming::new(options.max_message),
             hello: None,
             reset: None,
             ask: false,
@@ -84,6 +90,9 @@ impl<B: Deref<Target = [u8]>> Peer<B> {
             untold: 0,
             heard: Duration::ZERO,
             asked: None,
+            beat: Duration::ZERO,
+            unproven: None,
+            armed: None,
         }
     }
 
@@ -139,10 +148,16 @@ impl<B: Deref<Target = [u8]>> Peer<B> {
         Some(self.asked?.saturating_add(options.dead_after))
     }
 
-    /// When it is asked whether it is there.
+    /// When it is asked whether it is there: if nothing was heard for long, and again until there is an answer, for question and
+    /// answer may get lost.
     fn beat_at(&self, options: &Options) -> Option<Duration> {
-        let idle = self.session.is_some() && self.asked.is_none();
-        idle.then_some(self.heard.saturating_add(options.heartbeat?))
+        self.session?;
+        match self.asked {
+            None => Some(self.heard.saturating_add(options.heartbeat?)),
+            // What is repeated asks by itself.
+            Some(_) if self.outgoing.timer().is_some() => None,
+            Some(_) => Some(self.beat.saturating_add(options.most_timeout())),
+        }
     }
 
     /// When there is something to do although nothing comes.
@@ -154,6 +169,7 @@ impl<B: Deref<Target = [u8]>> Peer<B> {
             hello.map(|(at, _)| at),
             self.dead_at(options),
             self.beat_at(options),
+            self.unproven,
         ];
         timers.into_iter().flatten().min()
     }
@@ -183,7 +199,9 @@ impl<B: Deref<Target = [u8]>> Peer<B> {
         if is_due(self.incoming.timer()) {
             self.incoming.timed_out();
         }
-        self.ask |= is_due(self.beat_at(options));
+        if is_due(self.beat_at(options)) {
+            (self.ask, self.beat) = (true, now);
+        }
         if self.ask && self.asked.is_none() {
             self.asked = Some(now);
         }

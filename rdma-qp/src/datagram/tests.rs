@@ -1,6 +1,8 @@
 //! The machine, packet by packet.
 
+mod room;
 mod sessions;
+mod strangers;
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -65,6 +67,7 @@ impl End {
                 }
                 Event::Acknowledged { message, .. } => format!("acknowledged {}", message.number()),
                 Event::Lost { message, fate, .. } => format!("lost {} {fate:?}", message.number()),
+                Event::Introduced { .. } => "introduced".to_owned(),
                 Event::Connected { .. } => "connected".to_owned(),
                 Event::Restarted { .. } => "restarted".to_owned(),
                 Event::Dead { .. } => "dead".to_owned(),
@@ -99,6 +102,22 @@ fn give(to: &mut End, now: Duration, from: Address, datagrams: impl IntoIterator
 
 fn pair(options: &Options) -> (End, End) {
     (End::new(0, options, 1), End::new(1, options, 2))
+}
+
+/// Two ends with a session, of which the first has been given room by the second.
+fn warm(options: &Options) -> (End, End) {
+    let (mut a, mut b) = connected(options);
+    a.send(us(0), b"warm");
+    settle(&mut a, &mut b, us(0));
+    assert_eq!(
+        (a.events(), b.events()),
+        (
+            vec!["acknowledged 1".to_owned()],
+            vec!["received warm".to_owned()]
+        )
+    );
+    settle(&mut a, &mut b, us(0));
+    (a, b)
 }
 
 /// Two ends with a session.
@@ -156,7 +175,7 @@ fn messages_are_cut_and_put_together_at_every_length() {
 
 #[test]
 fn what_is_lost_in_the_middle_is_sent_again_at_once_and_in_order() {
-    let (mut a, mut b) = connected(&Options::default());
+    let (mut a, mut b) = warm(&Options::default());
     for text in ["0", "1", "2", "3", "4"] {
         a.send(us(10), text.as_bytes());
     }
@@ -169,11 +188,11 @@ fn what_is_lost_in_the_middle_is_sent_again_at_once_and_in_order() {
     assert_eq!(b.events(), ["received 0"]);
     let ack = b.out(us(20));
     let header = Header::parse(&ack[0]).unwrap();
-    assert_eq!((ack.len(), header.ack, header.sack), (1, 1, 0b111));
+    assert_eq!((ack.len(), header.ack, header.sack), (1, 2, 0b111));
     give(&mut a, us(30), b.at, ack);
-    assert_eq!(a.events(), ["acknowledged 1"]);
+    assert_eq!(a.events(), ["acknowledged 2"]);
     let again = a.out(us(30));
-    assert_eq!(Header::parse(&again[0]).unwrap().seq, 1);
+    assert_eq!(Header::parse(&again[0]).unwrap().seq, 2);
     assert_eq!(
         again.len(),
         1,
@@ -190,10 +209,10 @@ fn what_is_lost_in_the_middle_is_sent_again_at_once_and_in_order() {
     assert_eq!(
         a.events(),
         [
-            "acknowledged 2",
             "acknowledged 3",
             "acknowledged 4",
-            "acknowledged 5"
+            "acknowledged 5",
+            "acknowledged 6"
         ]
     );
     assert_eq!(a.machine.counters().repeated, 1);
@@ -416,12 +435,12 @@ fn options_that_cannot_be_are_refused() {
             .to_string()
     };
     let text = refused(Options {
-        receives: 127,
+        receives: 3,
         ..Options::default()
     });
     assert_eq!(
         text,
-        "receives is 127: give at least 2 for each of the 64 peers"
+        "receives is 3: give at least 4, and rather 4 for each peer that sends at a time"
     );
     for options in [
         Options {

@@ -3,9 +3,9 @@
 //! ```text
 //! offset  size  field
 //!      0     4  "RQDG"
-//!      4     1  version, 1
+//!      4     1  version, 2
 //!      5     1  kind: 1 HELLO, 2 DATA, 3 ACK, 4 RESET
-//!      6     1  flags: 1 first part of its message, 2 last part, 4 an answer is wanted
+//!      6     1  flags: 1 first part of its message, 2 last part, 4 an answer is wanted, 8 what was told of room before has lapsed
 //!      7     1  zero
 //!      8     8  number of the sender's life, never 0
 //!     16     8  number of the receiver's life, as the sender knows it; 0 in a HELLO to one of whom it knows none
@@ -16,10 +16,12 @@
 //!     52     4  bytes of the whole message, in a first part
 //! ```
 //!
+//! Behind the header of a HELLO to nobody in particular is what its sender says of itself, for those who do not know it.
+//!
 //! Integers are in network order. Nothing in here panics, whatever the bytes are.
 
 const MAGIC: [u8; 4] = *b"RQDG";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// Bytes of the header.
 pub(super) const HEADER: usize = 56;
@@ -33,6 +35,8 @@ pub(super) const FIRST: u8 = 1;
 pub(super) const LAST: u8 = 2;
 /// An answer is wanted.
 pub(super) const ASK: u8 = 4;
+/// What was told of room before has lapsed: there is no more than this says.
+pub(super) const LAPSED: u8 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -70,7 +74,11 @@ impl Header {
     pub(super) fn parse(datagram: &[u8]) -> Option<Header> {
         let bytes: &[u8; HEADER] = datagram.first_chunk()?;
         let [version, kind, flags, zero] = take(bytes, 4);
-        if bytes[..4] != MAGIC || version != VERSION || zero != 0 || flags > FIRST | LAST | ASK {
+        if bytes[..4] != MAGIC
+            || version != VERSION
+            || zero != 0
+            || flags > FIRST | LAST | ASK | LAPSED
+        {
             return None;
         }
         let kind = match kind {
@@ -95,7 +103,11 @@ impl Header {
         let named = header.from != 0 && (header.to != 0 || kind == Kind::Hello);
         // No session lives long enough for numbers that could overflow.
         let numbers = header.seq.max(header.ack) < 1 << 62;
-        let only = kind == Kind::Data || datagram.len() == HEADER;
+        let only = match kind {
+            Kind::Data => true,
+            Kind::Hello if header.to == 0 => true,
+            _ => datagram.len() == HEADER,
+        };
         (named && numbers && only).then_some(header)
     }
 
@@ -146,7 +158,7 @@ mod tests {
     /// Written by hand, from the table above.
     #[rustfmt::skip]
     const DATA: [u8; HEADER + 2] = [
-        b'R', b'Q', b'D', b'G', 1, 2, 3, 0,
+        b'R', b'Q', b'D', b'G', 2, 2, 3, 0,
         0, 0, 0, 0, 0, 0, 0, 7,
         0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88,
         0, 0, 0, 0, 0, 0, 1, 0,
@@ -188,10 +200,10 @@ mod tests {
         assert!(with(15, 8).is_some());
         for (at, value) in [
             (0, b'r'),
-            (4, 2),
+            (4, 1),
             (5, 0),
             (5, 5),
-            (6, 8),
+            (6, 16),
             (7, 1),
             (24, 0x40),
         ] {
@@ -201,7 +213,7 @@ mod tests {
         assert_eq!(Header::parse(&DATA[..HEADER - 1]), None);
         let mut ack = DATA;
         ack[5] = 3;
-        assert_eq!(Header::parse(&ack), None, "only DATA brings bytes");
+        assert_eq!(Header::parse(&ack), None, "it brings bytes");
         assert!(Header::parse(&ack[..HEADER]).is_some());
         // Only a HELLO may be to nobody in particular.
         let mut nobody = ack;
@@ -209,6 +221,12 @@ mod tests {
         assert_eq!(Header::parse(&nobody[..HEADER]), None);
         nobody[5] = 1;
         assert!(Header::parse(&nobody[..HEADER]).is_some());
+        assert!(
+            Header::parse(&nobody).is_some(),
+            "it says something of itself"
+        );
+        nobody[23] = 7;
+        assert_eq!(Header::parse(&nobody), None, "who answers is known");
     }
 
     proptest! {
@@ -218,8 +236,8 @@ mod tests {
             right in any::<bool>(),
         ) {
             if right && bytes.len() >= 8 {
-                bytes[..5].copy_from_slice(b"RQDG\x01");
-                (bytes[5], bytes[6], bytes[7]) = (bytes[5] % 5, bytes[6] % 8, 0);
+                bytes[..5].copy_from_slice(b"RQDG\x02");
+                (bytes[5], bytes[6], bytes[7]) = (bytes[5] % 5, bytes[6] % 16, 0);
             }
             if let Some(header) = Header::parse(&bytes) {
                 let mut again = bytes.clone();

@@ -13,13 +13,14 @@ struct Ends {
     ways: Vec<(usize, PeerId)>,
 }
 
-fn end(device: &Device, peers: usize, window: u32) -> Result<Datagrams> {
+fn end(device: &Device, peers: usize, receives: u32) -> Result<Datagrams> {
     let pd = device.alloc_pd()?;
     let gid = device.port(1)?.best_gid()?;
     let options = Options {
         peers: peers as u32,
-        receives: 2 * window * peers as u32,
-        send_packets: (2 * window * peers as u32).max(64),
+        receives,
+        send_packets: receives.max(64),
+        send_depth: receives.clamp(16, 128),
         max_message: LONGEST as u32,
         ..Options::default()
     };
@@ -69,15 +70,15 @@ impl End for Ends {
     }
 }
 
-/// A hub and its peers, each of which is to have `window` packets under way.
-pub fn make(devices: &[Device; 2], count: usize, window: u32) -> Result<Pair> {
+/// A hub with `receives` in all, and its peers, which have `each`.
+pub fn make(devices: &[Device; 2], count: usize, receives: u32, each: u32) -> Result<Pair> {
     let before = allocations::held();
-    let mut hub = end(&devices[0], count, window)?;
+    let mut hub = end(&devices[0], count, receives)?;
     let bytes = allocations::held() - before;
     let (mut hubs, mut peers) = (Vec::new(), Vec::new());
     let mut ends = Vec::new();
     for at in 0..count {
-        let mut end = end(&devices[1], 1, window)?;
+        let mut end = end(&devices[1], 1, each)?;
         hubs.push((0, hub.add_peer(&end.card()?)?));
         peers.push((at, end.add_peer(&hub.card()?)?));
         ends.push(end);

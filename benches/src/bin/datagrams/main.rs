@@ -49,6 +49,12 @@ struct Arguments {
     /// Let connected Queue Pairs go through shared memory, as they usually do; datagrams go by UDP, so that compares two links.
     #[arg(long)]
     shm: bool,
+    /// Receives of the hub where all peers share a pool of them.
+    #[arg(long, default_value_t = 256)]
+    receives: u32,
+    /// Datagrams only, from that pool: for more peers than one process has room for otherwise.
+    #[arg(long)]
+    pool: bool,
     /// Faults of both devices, such as loss=5%,reorder=5%.
     #[arg(long, default_value = "")]
     faults: String,
@@ -156,20 +162,23 @@ fn main() -> Result {
         return Err(format!("a message is at most {LONGEST} bytes long").into());
     }
     let shape = (arguments.peers, arguments.messages);
-    let mut ways = [
-        way("RC", &arguments, |devices, peers| {
+    let mut ways = Vec::new();
+    if !arguments.pool {
+        ways.push(way("RC", &arguments, |devices, peers| {
             connected::make(devices, peers, false)
-        })?,
-        way("RC, SRQ", &arguments, |devices, peers| {
+        })?);
+        ways.push(way("RC, SRQ", &arguments, |devices, peers| {
             connected::make(devices, peers, true)
-        })?,
-        way("datagrams, window 16", &arguments, |devices, peers| {
-            grams::make(devices, peers, 16)
-        })?,
-        way("datagrams, window 4", &arguments, |devices, peers| {
-            grams::make(devices, peers, 4)
-        })?,
-    ];
+        })?);
+        for (name, window) in [("datagrams, window 16", 16), ("datagrams, window 4", 4)] {
+            ways.push(way(name, &arguments, |devices, peers| {
+                grams::make(devices, peers, 2 * window * peers as u32, 2 * window)
+            })?);
+        }
+    }
+    ways.push(way("datagrams, a pool", &arguments, |devices, peers| {
+        grams::make(devices, peers, arguments.receives, 8)
+    })?);
     for pass in 0..=arguments.passes {
         for way in &mut ways {
             let (hub, peers, _) = &mut way.pair;

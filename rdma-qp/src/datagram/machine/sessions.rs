@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{Machine, Queued, UNTOLD, draw};
 use crate::datagram::incoming::{Broken, Taken};
 use crate::datagram::peer::{Peer, Session};
+use crate::datagram::pool::KEEP;
 use crate::datagram::wire::{ASK, Header, Kind};
 use crate::datagram::{Address, Event};
 
@@ -85,17 +86,20 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
         if peer.untold >= UNTOLD {
             return false;
         }
-        let event = if peer.session.is_some() {
+        let connects = peer.session.is_none();
+        if !connects {
             self.end_session(index, Some(Event::Restarted { peer: id }));
-            None
-        } else {
-            Some(Event::Connected { peer: id })
-        };
-        let Some(peer) = self.peer(index) else {
+        }
+        let Some((_, Some(peer))) = self.peers.get_mut(index as usize) else {
             return false;
         };
         peer.establish(now, session);
-        if let Some(event) = event {
+        let introduced = peer.unproven.take().is_some();
+        let events = [
+            introduced.then_some(Event::Introduced { peer: id }),
+            connects.then_some(Event::Connected { peer: id }),
+        ];
+        for event in events.into_iter().flatten() {
             peer.untold += 1;
             self.events.push_back(Queued::Session(id, event));
         }
@@ -136,19 +140,23 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
         if !self.numbers(now, index, header) {
             return;
         }
-        let (id, options) = (self.id(index), &self.options);
-        let Some((_, Some(peer))) = self.peers.get_mut(index as usize) else {
-            return;
-        };
         if header.kind == Kind::Ack {
-            if header.flags & ASK != 0 {
+            if header.flags & ASK != 0
+                && let Some(peer) = self.peer(index)
+            {
                 peer.incoming.asked();
             }
             return;
         }
+        self.look_for_idle(now);
+        let id = self.id(index);
+        let Some((_, Some(peer))) = self.peers.get_mut(index as usize) else {
+            return;
+        };
         let serial = peer.serial;
         let events = &mut self.events;
-        let taken = (peer.incoming).take(now, header, datagram, options, |message, end| {
+        let with = (&self.options, &mut self.pool);
+        let taken = (peer.incoming).take(now, header, datagram, with, |message, end| {
             events.push_back(Queued::Message {
                 peer: id,
                 serial,
@@ -160,7 +168,21 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
             Ok(Taken::New) => self.counters.received += 1,
             Ok(Taken::Duplicate) => self.counters.duplicates += 1,
             Ok(Taken::Beyond) => self.counters.beyond += 1,
+            Ok(Taken::Lapsed) => self.counters.lapsed += 1,
             Err(Broken) => self.break_off(index),
+        }
+    }
+
+    /// Now and then, what idle peers were promised goes back to those who send.
+    fn look_for_idle(&mut self, now: Duration) {
+        if now < self.pool.look {
+            return;
+        }
+        self.pool.look = now.saturating_add(KEEP / 4);
+        for (_, peer) in &mut self.peers {
+            if let Some(peer) = peer {
+                peer.incoming.look(now, &mut self.pool);
+            }
         }
     }
 
@@ -170,8 +192,9 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
         let Some((_, Some(peer))) = self.peers.get_mut(index as usize) else {
             return false;
         };
-        let events = &mut self.events;
+        let (events, under_way) = (&mut self.events, &mut self.under_way);
         let heard = (peer.outgoing).heard(now, header, &mut self.slots, &self.options, |message| {
+            *under_way -= 1;
             let event = Event::Acknowledged { peer: id, message };
             events.push_back(Queued::Fate(event));
         });
@@ -203,9 +226,10 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
             self.events.push_back(Queued::Session(id, event));
         }
         peer.forget();
-        peer.incoming.end_session();
-        let events = &mut self.events;
+        peer.incoming.end_session(&mut self.pool);
+        let (events, under_way) = (&mut self.events, &mut self.under_way);
         peer.outgoing.end_session(&mut self.slots, |message, fate| {
+            *under_way -= 1;
             let event = Event::Lost {
                 peer: id,
                 message,

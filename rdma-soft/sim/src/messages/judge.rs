@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rdma_qp::Fate;
 use rdma_qp::datagram::Counters;
+use rdma_soft::core::time::Instant;
 
 use super::world::{Happening, World};
 use crate::round::Verdict;
@@ -81,6 +82,12 @@ pub struct Tally {
     pub connected: u64,
     /// Deaths that had to be noticed, and were.
     pub noticed: u64,
+    /// Messages that were lost, and for whose loss there had to be a reason.
+    pub lost_judged: u64,
+    /// Ends that introduced themselves.
+    pub introduced: u64,
+    /// Packets for which there had been room, and was no more.
+    pub lapsed: u64,
     /// Frames that came seconds late, and datagrams of strangers.
     pub replays: u64,
     /// See `replays`.
@@ -104,6 +111,7 @@ impl Tally {
         self.repeated += counters.repeated;
         self.duplicates += counters.duplicates;
         self.stale += counters.stale;
+        self.lapsed += counters.lapsed;
     }
 
     /// Adds another one.
@@ -121,6 +129,9 @@ impl Tally {
             restarted,
             connected,
             noticed,
+            lost_judged,
+            introduced,
+            lapsed,
             replays,
             strange,
             no_receive,
@@ -142,6 +153,9 @@ impl Tally {
             (&mut self.restarted, restarted),
             (&mut self.connected, connected),
             (&mut self.noticed, noticed),
+            (&mut self.lost_judged, lost_judged),
+            (&mut self.introduced, introduced),
+            (&mut self.lapsed, lapsed),
             (&mut self.replays, replays),
             (&mut self.strange, strange),
             (&mut self.no_receive, no_receive),
@@ -161,8 +175,8 @@ impl fmt::Display for Tally {
             f,
             "{} hosts, {} troubles, {} deaths noticed in time; {} sessions begun, {} ended by silence, {} by a restart; \
              {} messages sent, {} acknowledged, {} not done, {} of unknown fate, of which {} were received; {} bytes; \
-             {} packets sent, {} again, {} came twice, {} of sessions that were over; {} replays, {} of strangers, \
-             {} found no receive",
+             {} packets sent, {} again, {} came twice, {} of sessions that were over, {} found no receive, {} no room that they \
+             had been told of; {} introduced themselves; {} losses had to have a reason; {} replays, {} of strangers",
             self.hosts,
             self.troubles,
             self.noticed,
@@ -179,12 +193,18 @@ impl fmt::Display for Tally {
             self.repeated,
             self.duplicates,
             self.stale,
+            self.no_receive,
+            self.lapsed,
+            self.introduced,
+            self.lost_judged,
             self.replays,
             self.strange,
-            self.no_receive,
         )
     }
 }
+
+/// The longest time between two looks of an application that looks now and then only.
+pub const LAZY: Duration = Duration::from_secs(3);
 
 impl World {
     /// From now on everybody who has a session with `peer` must notice within the promised time that it is over.
@@ -242,6 +262,60 @@ impl World {
         }
         self.tally.noticed += 1;
         Ok(())
+    }
+
+    /// Something happens to a host, now.
+    pub fn disturb(&mut self, host: usize) {
+        for other in 0..self.hosts.len() {
+            self.disturb_pair(host, other, self.now);
+        }
+    }
+
+    /// Something keeps two hosts from one another, until then.
+    pub fn disturb_pair(&mut self, one: usize, other: usize, until: Instant) {
+        let hosts = self.hosts.len();
+        for pair in [one * hosts + other, other * hosts + one] {
+            self.troubled[pair] = self.troubled[pair].max(Some(until));
+        }
+    }
+
+    /// A message was told as lost, now: that may only be if something happened to its sender or receiver, or came between them,
+    /// and not long ago. Each end may find out by silence, one after the other, that a session is over, and that twice.
+    pub fn may_be_lost(&mut self, sent: &Sent) -> Verdict {
+        if !self.gentle {
+            return Ok(());
+        }
+        let mut within = self.slowest * 8;
+        for host in [sent.from, sent.to] {
+            let h = &self.hosts[host];
+            if h.frozen || h.process.is_none() {
+                return Ok(());
+            }
+            if h.lazy {
+                // It may have been told long ago.
+                within += LAZY;
+            }
+            let options = &self.hosts[host].options;
+            let notices = options.notices_within();
+            let since = self.troubled[sent.from * self.hosts.len() + sent.to];
+            // Who asks nobody finds out when it sends something, whenever that is.
+            let (Some(notices), true) = (notices, since.is_some()) else {
+                if since.is_some() {
+                    return Ok(());
+                }
+                continue;
+            };
+            within += (notices + options.dead_after) * 2;
+        }
+        self.tally.lost_judged += 1;
+        let since = self.troubled[sent.from * self.hosts.len() + sent.to];
+        match since {
+            Some(since) if self.now < since + within => Ok(()),
+            _ => Err(format!(
+                "{sent:?} was told as lost, though both hosts live, can reach each other, and had no trouble for {within:?}: the \
+                 last was at {since:?}"
+            )),
+        }
     }
 
     /// Whether everybody's messages of after that time have reached everybody.

@@ -11,6 +11,12 @@
 //!   [`Options::notices_within`](rdma_qp::datagram::Options::notices_within) says.
 //! - When troubles are over, everybody's messages reach everybody, and nothing is without a fate.
 //! - No host takes more packets of a peer than it told that it had room for.
+//! - Where at most one frame in twenty is lost, no message is lost between two hosts that live and can reach each other, unless
+//!   one of them had trouble, or both were cut off from one another, not long before: twice as long as both may need to notice,
+//!   and to find each other dead.
+//!
+//! In half of the rounds a host has fewer receives than its peers could fill, down to four for fifteen peers. In some a host is told
+//! of nobody, and takes in who introduces itself; strangers do that, too.
 
 mod judge;
 mod node;

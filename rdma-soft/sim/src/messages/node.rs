@@ -16,7 +16,7 @@ use rdma_soft::core::{
 };
 use rdma_soft::mem::Region;
 
-use super::judge::{Sent, Told};
+use super::judge::{LAZY, Sent, Told};
 use super::world::{Happening, World};
 use crate::host::ah_attr;
 use crate::memory::{mix, text};
@@ -36,6 +36,23 @@ pub struct Card {
     pub max_message: u32,
 }
 
+/// Ends that may wait to be known, at a host that listens.
+const STRANGERS: u32 = 2;
+
+impl Card {
+    fn encode(self) -> Vec<u8> {
+        [self.qp.to_be_bytes(), self.max_message.to_be_bytes()].concat()
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Card> {
+        let (qp, max_message) = bytes.split_first_chunk()?;
+        Some(Card {
+            qp: u32::from_be_bytes(*qp),
+            max_message: u32::from_be_bytes(max_message.try_into().ok()?),
+        })
+    }
+}
+
 /// A process that lives.
 pub struct Process {
     pub engine: Engine,
@@ -43,9 +60,13 @@ pub struct Process {
     pub options: Options,
     /// By host.
     pub peers: Vec<Option<PeerId>>,
+    /// Those that were taken in before one of the same host, or were removed.
+    former: Vec<(PeerId, usize)>,
+    /// It takes in who introduces itself.
+    listens: bool,
     /// By host: where it is, as far as this process knows.
     pub known: Vec<Card>,
-    ways: Vec<Ah>,
+    ways: Vec<(Gid, Ah)>,
     /// The names that the machine gave to messages that wait for their fate, with their numbers.
     names: Vec<(u64, usize)>,
     pd: PdId,
@@ -141,6 +162,8 @@ impl World {
             machine: Machine::new(&options, mtu, own).map_err(refused)?,
             engine,
             peers: Vec::new(),
+            former: Vec::new(),
+            listens: h.listens,
             known: Vec::new(),
             ways: Vec::new(),
             names: Vec::new(),
@@ -160,6 +183,7 @@ impl World {
             qp,
             max_message: process.options.max_message,
         };
+        (process.machine.set_greeting(h.card.encode())).map_err(refused)?;
         h.process = Some(process);
         self.tell(|| format!("host {host}: a process starts, QP {qp:#x}"));
         self.wake_at(host, self.now);
@@ -178,9 +202,9 @@ impl World {
             for (of, (address, card)) in all.iter().enumerate() {
                 let way = ah_attr(address.gid.ip());
                 let way = process.engine.create_ah(process.pd, &way);
-                process.ways.push(way.map_err(refused)?);
+                process.ways.push((address.gid, way.map_err(refused)?));
                 process.known.push(*card);
-                let peer = match of == host {
+                let peer = match of == host || process.listens {
                     true => None,
                     false => {
                         let peer = process.machine.add_peer(*address, mtu, card.max_message);
@@ -199,12 +223,8 @@ impl World {
 
     fn address(&self, host: usize) -> Address {
         let h = &self.hosts[host];
-        let gid = match h.address {
-            std::net::IpAddr::V4(address) => Gid::from(address),
-            std::net::IpAddr::V6(address) => Gid::from(address),
-        };
         Address {
-            gid,
+            gid: h.address.into(),
             qp_num: h.card.qp,
         }
     }
@@ -219,11 +239,13 @@ impl World {
         let (address, card, mtu) = (self.address(of), self.hosts[of].card, self.mtu);
         if let Some(process) = &mut self.hosts[host].process
             && process.known[of] != card
+            && !process.listens
             && let Some(peer) = process.peers[of]
         {
             let moved = (process.machine).move_peer(peer, address, mtu, card.max_message);
             moved.map_err(refused)?;
             process.known[of] = card;
+            self.disturb_pair(host, of, self.now);
             self.tell(|| format!("host {host}: host {of} is at QP {:#x} now", card.qp));
             self.wake_at(host, self.now);
         }
@@ -239,7 +261,11 @@ impl World {
             let Some(event) = process.machine.poll_event() else {
                 break;
             };
-            let of = |peer: PeerId| process.peers.iter().position(|known| *known == Some(peer));
+            let of = |peer: PeerId| {
+                let now = process.peers.iter().position(|known| *known == Some(peer));
+                let before = process.former.iter().find(|(former, _)| *former == peer);
+                now.or(before.map(|(_, host)| *host))
+            };
             let mut number = |name: u64| {
                 let at = process.names.binary_search_by_key(&name, |(name, _)| *name);
                 at.map(|at| process.names.remove(at).1)
@@ -259,15 +285,17 @@ impl World {
                         number(message.number()).map_err(|_| "a fate of what was not sent")?;
                     self.fate(host, number, Told::Lost(fate))?;
                 }
+                Event::Introduced { peer } => self.introduced(host, peer)?,
                 Event::Connected { peer } => {
                     let peer = of(peer).ok_or("a session with nobody")?;
                     self.tally.connected += 1;
                     self.tell(|| format!("host {host}: connected with {peer}"));
                 }
                 Event::Dead { peer } => {
-                    let peer = of(peer).ok_or("the death of nobody")?;
+                    let (id, peer) = (peer, of(peer).ok_or("the death of nobody")?);
                     self.tally.dead += 1;
                     self.hosts[host].ended[peer] += 1;
+                    self.dismiss(host, id)?;
                     self.tell(|| format!("host {host}: {peer} is dead"));
                 }
                 Event::Restarted { peer } => {
@@ -279,6 +307,56 @@ impl World {
                 other => return Err(format!("an event that is not known: {other:?}")),
             }
         }
+        Ok(())
+    }
+
+    /// Somebody has introduced itself to a host: that is who is at its address from now on.
+    fn introduced(&mut self, host: usize, peer: PeerId) -> Verdict {
+        self.tally.introduced += 1;
+        let process = self.hosts[host].process.as_ref();
+        let address = process.and_then(|process| process.machine.address(peer));
+        // It may be dead again already.
+        let Some(address) = address else {
+            return Ok(());
+        };
+        let of = self.host_at(address.gid).ok_or("somebody from nowhere")?;
+        let max_message = self.hosts[of].options.max_message;
+        if let Some(process) = &mut self.hosts[host].process {
+            let before = process.peers[of];
+            if let Some(before) = before {
+                // Its former life is over, which is told so.
+                self.hosts[host].ended[of] += 1;
+                self.dismiss(host, before)?;
+            }
+        }
+        if let Some(process) = &mut self.hosts[host].process {
+            if !process.listens {
+                return Err(format!(
+                    "host {host} took somebody in without having been told to"
+                ));
+            }
+            process.peers[of] = Some(peer);
+            process.known[of] = Card {
+                qp: address.qp_num,
+                max_message,
+            };
+        }
+        self.tell(|| format!("host {host}: {of} has introduced itself"));
+        Ok(())
+    }
+
+    /// Who listens removes those that are dead: they introduce themselves again.
+    fn dismiss(&mut self, host: usize, id: PeerId) -> Verdict {
+        let Some(process) = self.hosts[host].process.as_mut().filter(|p| p.listens) else {
+            return Ok(());
+        };
+        let Some(of) = process.peers.iter().position(|peer| *peer == Some(id)) else {
+            return Ok(());
+        };
+        process.peers[of] = None;
+        process.former.push((id, of));
+        process.machine.remove_peer(id).map_err(refused)?;
+        self.disturb_pair(host, of, self.now);
         Ok(())
     }
 
@@ -312,7 +390,11 @@ impl World {
             return Err(format!("host {host} is told {told:?} of {sent:?}"));
         }
         sent.told = told;
+        let sent = sent.clone();
         self.open -= 1;
+        if let Told::Lost(_) = told {
+            self.may_be_lost(&sent)?;
+        }
         if told == Told::Done {
             let (to, at) = (sent.to, sent.at);
             let reached = &mut self.hosts[host].reached[to];
@@ -325,7 +407,7 @@ impl World {
     pub fn traffic(&mut self, host: usize) -> Verdict {
         let hosts = self.hosts.len() as u64;
         let most = match self.rng.below(40) {
-            0 => 3_000_000,
+            0 => LAZY.as_micros() as u64,
             1..4 => 200_000,
             _ => 15_000 * hosts,
         };
@@ -422,11 +504,14 @@ impl World {
         let Some(process) = &mut h.process else {
             return Ok(());
         };
-        let machine = Machine::new(&process.options, mtu, own).map_err(refused)?;
+        let mut machine = Machine::new(&process.options, mtu, own).map_err(refused)?;
+        machine.set_greeting(h.card.encode()).map_err(refused)?;
         let former = std::mem::replace(&mut process.machine, machine);
         let names = std::mem::take(&mut process.names);
+        process.former.clear();
+        process.peers.fill(None);
         for (of, (address, card)) in all.iter().enumerate() {
-            if of != host {
+            if of != host && !process.listens {
                 let peer = process.machine.add_peer(*address, mtu, card.max_message);
                 process.peers[of] = Some(peer.map_err(refused)?);
                 process.known[of] = *card;
@@ -448,8 +533,8 @@ impl World {
         let gid = self.address(any as usize).gid;
         let mut bytes = text(draw, self.rng.below(120) as usize);
         if self.rng.chance(0.7) && bytes.len() >= 8 {
-            bytes[..5].copy_from_slice(b"RQDG\x01");
-            (bytes[5], bytes[6], bytes[7]) = (bytes[5] % 5, bytes[6] % 8, 0);
+            bytes[..5].copy_from_slice(b"RQDG\x02");
+            (bytes[5], bytes[6], bytes[7]) = (bytes[5] % 5, bytes[6] % 16, 0);
         }
         // With luck it is at an address of a peer, as if that were forged.
         let qp_num = match self.rng.chance(0.5) {
@@ -460,11 +545,23 @@ impl World {
             }
             false => draw as u32 & 0xff_ffff,
         };
+        let from = Address { gid, qp_num };
+        if self.rng.chance(0.3) && bytes.len() >= 64 {
+            // It introduces itself as the one at that address.
+            bytes.truncate(64);
+            (bytes[5], bytes[6]) = (1, 0);
+            bytes[16..40].fill(0);
+            let max_message = 100;
+            let card = Card {
+                qp: qp_num,
+                max_message,
+            };
+            bytes[56..].copy_from_slice(&card.encode());
+        }
         let h = &mut self.hosts[host];
         if let Some(process) = h.process.as_mut().filter(|_| !h.frozen) {
             self.tally.strange += 1;
-            let from = Address { gid, qp_num };
-            process.machine.handle_datagram(at, from, bytes);
+            process.hear(at, from, bytes);
             self.wake_at(host, self.now);
         }
         Ok(())
@@ -505,17 +602,16 @@ impl Process {
                 .region
                 .write(slot * slot_len, &self.buf[..transmit.len]);
             written.map_err(|error| format!("the simulator's own memory: {error:?}"))?;
-            let to = self
-                .peers
-                .iter()
-                .position(|peer| *peer == Some(transmit.peer));
+            let to = self.machine.address(transmit.peer);
             let to = to.ok_or("a datagram to nobody")?;
+            let way = self.ways.iter().find(|way| way.0 == to.gid);
+            let (_, ah) = *way.ok_or("a datagram to nowhere")?;
             let wqe = SendWqe {
                 wr_id: slot,
                 seq: self.posted[0],
                 op: SendOp::Datagram {
-                    ah: self.ways[to],
-                    qp_num: self.known[to].qp,
+                    ah,
+                    qp_num: to.qp_num,
                     qkey: self.qkey,
                     imm: None,
                 },
@@ -559,10 +655,22 @@ impl Process {
             gid: grh.source,
             qp_num: sender.qp_num,
         };
-        self.machine
-            .handle_datagram(at, from, bytes.split_off(Grh::LEN));
+        self.hear(at, from, bytes.split_off(Grh::LEN));
         self.receive(wc.wr_id);
         Ok(())
+    }
+
+    /// A datagram came.
+    fn hear(&mut self, at: Duration, from: Address, bytes: Vec<u8>) {
+        if self.listens
+            && let Some(says) = self.machine.introduction(from, &bytes)
+            && let Some(card) = Card::decode(says)
+            && card.qp == from.qp_num
+        {
+            // Without room for it, it is a stranger.
+            let _ = (self.machine).admit(at, from, self.mtu, card.max_message, STRANGERS);
+        }
+        self.machine.handle_datagram(at, from, bytes);
     }
 
     /// Datagrams that found no receive.

@@ -69,12 +69,14 @@ impl World {
             Trouble::Kill(host) => {
                 if self.hosts[host].process.is_some() {
                     self.tally.troubles += 1;
+                    self.disturb(host);
                     self.end(host)?;
                     self.must_notice(host, "the process of its peer is dead");
                 }
             }
             Trouble::Start(host) => {
                 if self.hosts[host].process.is_none() {
+                    self.disturb(host);
                     self.start(host)?;
                     self.introduce(host)?;
                 }
@@ -82,6 +84,7 @@ impl World {
             Trouble::Forget(host) => {
                 if self.hosts[host].process.is_some() && !self.hosts[host].frozen {
                     self.tally.troubles += 1;
+                    self.disturb(host);
                     self.rebirth(host)?;
                     self.must_notice(host, "its peer has forgotten everything");
                 }
@@ -89,12 +92,14 @@ impl World {
             Trouble::Freeze(host) => {
                 if self.hosts[host].process.is_some() {
                     self.tally.troubles += 1;
+                    self.disturb(host);
                     let h = &mut self.hosts[host];
                     (h.frozen, h.disturbed) = (true, h.incarnation);
                 }
             }
             Trouble::Thaw(host) => {
                 if std::mem::take(&mut self.hosts[host].frozen) {
+                    self.disturb(host);
                     self.wake_at(host, self.now);
                 }
             }
@@ -105,6 +110,9 @@ impl World {
                 for (host, peer) in self.pairs() {
                     let within = self.hosts[host].options.notices_within();
                     let far = side >> host & 1 != side >> peer & 1;
+                    if far {
+                        self.disturb_pair(host, peer, until);
+                    }
                     // A shorter one need not be noticed.
                     if far
                         && within.is_some_and(|within| self.now + within + self.slowest * 2 < until)

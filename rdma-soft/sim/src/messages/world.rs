@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
+use rdma_qp::Gid;
 use rdma_qp::datagram::Options;
 use rdma_soft::core::MAX_FRAME;
 use rdma_soft::core::rng::Rng;
@@ -69,6 +70,8 @@ pub struct Host {
     pub options: Options,
     /// It takes messages now and then only.
     pub lazy: bool,
+    /// It is told of nobody, and takes in who introduces itself.
+    pub listens: bool,
 }
 
 /// Everything.
@@ -88,6 +91,10 @@ pub struct World {
     pub hosts: Vec<Host>,
     /// From each host to each other: `from * hosts + to`.
     pub links: Vec<Wire>,
+    /// So little gets lost that live hosts always find one another.
+    pub gentle: bool,
+    /// For each host and each other: when the last trouble that concerned both was over, or will be.
+    pub troubled: Vec<Option<Instant>>,
     /// Hosts on different sides are cut off from one another until then.
     pub cut: (Instant, u64),
     /// All messages, by number.
@@ -133,11 +140,20 @@ impl World {
             })
             .collect();
         let dead_after = Duration::from_millis(200 + rng.below(1500));
+        let listener = rng.chance(0.4).then(|| rng.below(count as u64) as usize);
+        // In some worlds there are less receives than peers.
+        let few = rng.chance(0.5);
         let hosts = (0..count)
             .map(|host| {
                 let packets = 4 << rng.below(6);
                 let widest = if rng.chance(0.5) { 4 } else { 65 };
                 let window = 1 + rng.below(widest) as u32;
+                let others = count as u32 - 1;
+                let receives = match few {
+                    true => 4 + rng.below(2 * u64::from(others)) as u32,
+                    false => others * 2 * window.max(2),
+                };
+                let listens = listener == Some(host);
                 Host {
                     process: None,
                     incarnation: 0,
@@ -151,8 +167,9 @@ impl World {
                     reached: vec![Duration::ZERO; count],
                     last: vec![None; count],
                     options: Options {
-                        peers: count as u32 - 1,
-                        receives: (count as u32 - 1) * 2 * window,
+                        // Who listens keeps those that are dead for a while.
+                        peers: if listens { 4 * others } else { others },
+                        receives,
                         send_packets: packets,
                         send_depth: 16 + rng.below(64) as u32,
                         max_message: 8 + rng.below(6000) as u32,
@@ -165,6 +182,7 @@ impl World {
                         ..Options::default()
                     },
                     lazy: rng.chance(0.2),
+                    listens,
                 }
             })
             .collect();
@@ -181,6 +199,8 @@ impl World {
             rng,
             hosts,
             links,
+            gentle: loss <= 5.0 && broken <= 2.0,
+            troubled: vec![None; count * count],
             cut: (Instant::ZERO, 0),
             sent: Vec::new(),
             open: 0,
@@ -350,6 +370,11 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// The host at an address.
+    pub fn host_at(&self, gid: Gid) -> Option<usize> {
+        self.hosts.iter().position(|h| Gid::from(h.address) == gid)
     }
 
     fn expect(&mut self, way: usize) {

@@ -1,0 +1,95 @@
+//! Ends that nobody told of.
+
+use std::ops::Deref;
+use std::time::Duration;
+
+use super::{Machine, PeerError, PeerId};
+use crate::datagram::wire::{Header, Kind};
+use crate::datagram::{Address, DatagramError};
+
+impl<B: Deref<Target = [u8]>> Machine<B> {
+    /// What this end says of itself to whom it looks for: so it can be taken in where nobody told of it. See
+    /// [`Machine::introduction`].
+    ///
+    /// # Errors
+    /// It does not fit into the smallest datagram.
+    pub fn set_greeting(&mut self, greeting: Vec<u8>) -> Result<(), DatagramError> {
+        if greeting.len() > self.payload {
+            return Err(DatagramError::Option {
+                option: "the length of the greeting",
+                value: greeting.len() as u64,
+                cure: format!("give at most {} bytes", self.payload),
+            });
+        }
+        self.greeting = greeting;
+        Ok(())
+    }
+
+    /// Whether nobody is a peer at that address.
+    pub(in crate::datagram) fn address_is_free(&self, address: Address) -> bool {
+        !self.by_address.contains_key(&address)
+    }
+
+    /// Whether a datagram is the beginning of a session with somebody who is no peer, and what that one says of itself. Who
+    /// wants to take it in does so by [`Machine::admit`], before it gives the datagram to [`Machine::handle_datagram`]; for all
+    /// others it is a stranger's.
+    pub fn introduction<'a>(&self, from: Address, datagram: &'a [u8]) -> Option<&'a [u8]> {
+        if !self.address_is_free(from) {
+            return None;
+        }
+        let header = Header::parse(datagram)?;
+        let (_, says) = datagram.split_at_checked(super::HEADER)?;
+        let begins = header.kind == Kind::Hello && header.to == 0;
+        (begins && !says.is_empty()).then_some(says)
+    }
+
+    /// Takes in an end that introduces itself, as [`Machine::add_peer`] does one that the application knows. It is a peer when it
+    /// has answered: then there is an [`Event::Introduced`](crate::datagram::Event::Introduced). Until then nothing is kept for it but its
+    /// place, for at most [`Options::dead_after`](crate::datagram::Options::dead_after).
+    ///
+    /// Of those who have not answered there are never more than `most`. One more takes the place of the oldest, if that has had half
+    /// of this time: until then its answer may be on its way, and it would take the end that does not know it any more for
+    /// dead.
+    ///
+    /// # Errors
+    /// There is no room for one more, or it is a peer already.
+    pub fn admit(
+        &mut self,
+        now: Duration,
+        address: Address,
+        mtu: u32,
+        max_message: u32,
+        most: u32,
+    ) -> Result<PeerId, PeerError> {
+        self.check_free(address, None)?;
+        let peers = self.options.peers;
+        let unproven = self
+            .peers
+            .iter()
+            .enumerate()
+            .filter_map(|(index, (_, peer))| {
+                let until = peer.as_ref()?.unproven?;
+                Some((until, index as u32))
+            });
+        let (mut count, mut oldest) = (0, None);
+        for (until, index) in unproven {
+            count += 1;
+            oldest = oldest.into_iter().chain([(until, index)]).min();
+        }
+        let full = self.by_address.len() >= peers as usize;
+        let until = now.saturating_add(self.options.dead_after);
+        if count >= most || full {
+            let had = |until: &(Duration, u32)| {
+                until.0 <= now.saturating_add(self.options.dead_after / 2)
+            };
+            let (_, index) = oldest.filter(had).ok_or(PeerError::Full { peers })?;
+            self.remove(index);
+        }
+        let id = self.add_peer(address, mtu, max_message)?;
+        if let Some(peer) = self.get_mut(id) {
+            peer.unproven = Some(until);
+        }
+        self.touch(id.index);
+        Ok(id)
+    }
+}

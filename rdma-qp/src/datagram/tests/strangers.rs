@@ -1,0 +1,130 @@
+//! Ends that nobody told of.
+
+use super::*;
+
+const CARD: &[u8] = b"who I am";
+
+/// A client of an end that does not know it.
+fn client(number: u32, options: &Options) -> End {
+    let mut machine = Machine::new(options, MTU, 7 + u64::from(number)).unwrap();
+    let peer = machine.add_peer(address(0), MTU, 1000).unwrap();
+    machine.set_greeting(CARD.to_vec()).unwrap();
+    End {
+        machine,
+        peer,
+        at: address(number),
+    }
+}
+
+/// What a listening end does with a datagram.
+fn hear(
+    server: &mut Machine<Vec<u8>>,
+    now: Duration,
+    from: Address,
+    datagram: Vec<u8>,
+    most: u32,
+) -> Option<PeerId> {
+    let says = server.introduction(from, &datagram);
+    let peer = says.and_then(|says| {
+        assert_eq!(says, CARD);
+        server.admit(now, from, MTU, 1000, most).ok()
+    });
+    server.handle_datagram(now, from, datagram);
+    peer
+}
+
+fn next(server: &mut Machine<Vec<u8>>, now: Duration) -> Option<(PeerId, Vec<u8>)> {
+    let mut buf = [0; MTU as usize];
+    let transmit = server.poll_transmit(now, &mut buf)?;
+    Some((transmit.peer, buf[..transmit.len].to_vec()))
+}
+
+#[test]
+fn who_introduces_itself_is_a_peer_when_it_has_answered() {
+    let options = Options::default();
+    let mut server: Machine<Vec<u8>> = Machine::new(&options, MTU, 1).unwrap();
+    let mut one = client(1, &options);
+    one.send(us(0), b"hello");
+    let hello = one.out(us(0)).remove(0);
+    assert_eq!(&hello[HEADER..], CARD);
+    // Nobody asked for it.
+    server.handle_datagram(us(0), one.at, hello.clone());
+    assert_eq!(
+        (server.counters().strangers, server.has_transmit()),
+        (1, false)
+    );
+    let peer = hear(&mut server, us(0), one.at, hello, 1).unwrap();
+    assert_eq!(server.address(peer), Some(one.at));
+    assert!(!server.has_event());
+    for turn in 1..4 {
+        while let Some((to, datagram)) = next(&mut server, us(turn)) {
+            assert_eq!(to, peer);
+            one.machine.handle_datagram(us(turn), address(0), datagram);
+        }
+        for datagram in one.out(us(turn)) {
+            assert_eq!(hear(&mut server, us(turn), one.at, datagram, 1), None);
+        }
+    }
+    assert!(matches!(server.poll_event(), Some(Event::Introduced { peer: who }) if who == peer));
+    assert!(matches!(server.poll_event(), Some(Event::Connected { peer: who }) if who == peer));
+    let Some(Event::Received { peer: who, message }) = server.poll_event() else {
+        panic!("no message")
+    };
+    assert_eq!((who, &message[..]), (peer, &b"hello"[..]));
+}
+
+#[test]
+fn those_who_never_answer_take_little_and_not_for_long() {
+    let options = Options {
+        peers: 3,
+        ..Options::default()
+    };
+    let mut server: Machine<Vec<u8>> = Machine::new(&options, MTU, 1).unwrap();
+    let known = server.add_peer(address(5000), MTU, 1000).unwrap();
+    let mut names = Vec::new();
+    let half = options.dead_after / 2;
+    for number in 1..1000 {
+        let mut end = client(number, &options);
+        end.machine.connect(us(0), end.peer).unwrap();
+        let hello = end.out(us(0)).remove(0);
+        // A hundred times as many as have room.
+        let now = half * number / 100;
+        let Some(name) = hear(&mut server, now, end.at, hello, 2) else {
+            continue;
+        };
+        names.push(name);
+        let alive = names.iter().filter(|name| server.address(**name).is_some());
+        assert!(alive.count() <= 2);
+        // It is answered, wherever it is.
+        let (to, answer) = next(&mut server, now).unwrap();
+        assert_eq!((Some(&to), answer.len()), (names.last(), HEADER));
+    }
+    assert_eq!(names.len(), 20, "two in each half of the time");
+    assert!(server.address(known).is_some());
+    // Those who are still awaited are there until their time is over.
+    let last = [names[18], names[19]];
+    assert!(last.iter().all(|name| server.address(*name).is_some()));
+    server.handle_timeout(half * 10 + options.dead_after);
+    assert!(last.iter().all(|name| server.address(*name).is_none()));
+    assert!(server.poll_event().is_none());
+    let strangers = server.counters().strangers;
+    assert_eq!(strangers, 999 - 20);
+    // Where nobody is wanted, nobody comes in; nor where all places are taken.
+    let mut end = client(5, &options);
+    end.machine.connect(us(0), end.peer).unwrap();
+    let hello = end.out(us(0)).remove(0);
+    assert_eq!(hear(&mut server, us(0), end.at, hello.clone(), 0), None);
+    for number in 101..103 {
+        server.add_peer(address(number), MTU, 1000).unwrap();
+    }
+    assert_eq!(hear(&mut server, us(0), end.at, hello, 2), None);
+    assert_eq!(server.counters().strangers, strangers + 2);
+}
+
+#[test]
+fn a_greeting_fits_into_a_datagram() {
+    let mut machine: Machine<Vec<u8>> = Machine::new(&Options::default(), MTU, 1).unwrap();
+    assert!(machine.set_greeting(vec![0; PART]).is_ok());
+    let error = machine.set_greeting(vec![0; PART + 1]).unwrap_err();
+    assert!(error.to_string().contains("at most 200 bytes"), "{error}");
+}
