@@ -1,16 +1,22 @@
 //! A connection that outlives the process at its other end.
 //!
 //! ```text
-//! cargo run --release --example supervised -- --rounds 50
+//! cargo run --release --example supervised -- --rounds 50 --transport all
 //! ```
 //!
 //! This process sends numbered messages to a server, which is a process of its own and writes down what it receives. In each
 //! round the server is killed, or stops without a word, with messages under way or while all is quiet; three seconds later it
 //! is started again. The sender does nothing about it: it goes on sending what can be sent, and is told what became of the
 //! rest. What the report says is compared with what the server had really written down.
+//!
+//! `--transport` is `rc` (if nothing is given), `uc`, `ud`, `xrc`, or `all` of them, one after the other. On UC and UD a message is
+//! done when it has left, so more of them may never arrive; what arrives does once.
 
 #[allow(dead_code)]
 mod common;
+#[path = "common/links.rs"]
+#[allow(dead_code)]
+pub mod links;
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -20,9 +26,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{LIMIT, Options, Result};
+use links::{Link, Make, TRANSPORTS};
+use rdma_qp::Device;
 use rdma_qp::exchange::tcp;
-use rdma_qp::supervise::{self, Event, Happened, NotPosted, Report, Supervised};
-use rdma_qp::{Device, PostFlags, op};
+use rdma_qp::supervise::{self, Event, Happened, NotPosted, Proof, Report};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Messages under way at a time.
@@ -31,9 +38,10 @@ const WINDOW: usize = 16;
 #[allow(dead_code)]
 fn main() -> Result {
     let exe = std::env::current_exe()?;
-    run(std::env::args().skip(1), |address, log| {
+    run(std::env::args().skip(1), |transport, address, log| {
         let mut command = Command::new(&exe);
-        command.args(["--serve", address, "--log"]).arg(log);
+        command.args(["--transport", transport, "--serve", address, "--log"]);
+        command.arg(log);
         command
     })
 }
@@ -41,54 +49,51 @@ fn main() -> Result {
 /// Runs the server (`--serve ADDRESS --log FILE`), or the sender, for which `command` makes the command of its server.
 pub fn run(
     arguments: impl IntoIterator<Item = String>,
-    command: impl Fn(&str, &Path) -> Command,
+    command: impl Fn(&str, &str, &Path) -> Command,
 ) -> Result {
-    let options = Options::parse(arguments, &["--serve", "--log", "--rounds", "--pause"])?;
+    let own = ["--transport", "--serve", "--log", "--rounds", "--pause"];
+    let options = Options::parse(arguments, &own)?;
+    let asked = options.get("--transport").unwrap_or("rc");
+    let is_asked = |(name, _): &&(&str, Make)| asked == "all" || *name == asked;
+    let transports: Vec<_> = TRANSPORTS.iter().filter(is_asked).collect();
+    let [(_, first), ..] = transports[..] else {
+        return Err(format!("{asked} is none of rc, uc, ud, xrc and all").into());
+    };
     if let (Some(address), Some(log)) = (options.get("--serve"), options.get("--log")) {
-        return serve(&options.device()?, address.parse()?, Path::new(log));
+        return serve(*first, &options.device()?, address.parse()?, Path::new(log));
     }
     let rounds = options.get("--rounds").unwrap_or("3").parse()?;
-    let pause = options.get("--pause").unwrap_or("3").parse()?;
-    let device = options.device()?;
-    let figures = play(&device, rounds, Duration::from_secs(pause), command)?;
-    print!("{figures}");
+    let pause = Duration::from_secs(options.get("--pause").unwrap_or("3").parse()?);
+    for &&(name, make) in &transports {
+        let device = options.device()?;
+        let command = |address: &str, log: &Path| command(name, address, log);
+        println!("{name}:");
+        print!("{}", play(make, &device, rounds, pause, command)?);
+    }
     Ok(())
 }
 
+/// Receives of an end, and sends that it has room for.
+const DEPTH: u32 = 2 * WINDOW as u32;
+
 /// The server: takes messages until it is killed, or until whoever started it is gone.
-fn serve(device: &Device, address: SocketAddr, log: &Path) -> Result {
+fn serve(make: Make, device: &Device, address: SocketAddr, log: &Path) -> Result {
     std::thread::spawn(|| {
         let _ = std::io::stdin().read(&mut [0]);
         std::process::exit(0);
     });
     let mut log = OpenOptions::new().append(true).create(true).open(log)?;
-    let (pd, cq) = (device.alloc_pd()?, device.create_event_cq(128)?);
-    let pool = pd.buffers(2 * WINDOW, 8)?;
-    let qp = pd.rc(&cq).recv_depth(2 * WINDOW as u32).create()?;
-    let meeting = supervise::listen(tcp::listen(address)?);
-    let mut link: Supervised = Supervised::new(
-        device,
-        (qp, cq),
-        meeting,
-        supervise::Options::default(),
-        // A life begins with receives.
-        move |qp| {
-            while let Some(buffer) = pool.take() {
-                qp.recv_buffer(buffer).map_err(|not| not.error)?;
-            }
-            Ok(())
-        },
-    )?;
+    let meeting = Box::new(supervise::listen(tcp::listen(address)?));
+    let mut link = make(device, meeting, supervise::Options::default(), DEPTH)?;
     loop {
-        let Some(Happened::Received(done)) = link.next(LIMIT)? else {
-            continue;
-        };
-        if let Some(buffer) = link.take_buffer(&done) {
-            log.write_all(&buffer)?;
-            match link.recv_buffer(buffer) {
-                Ok(_) | Err(NotPosted::Down) => {}
-                Err(error) => return Err(error.into()),
-            }
+        // What comes beside the connection does not wake it.
+        match link.next(Duration::from_millis(1))? {
+            Some(Happened::Received(done)) => log.write_all(&link.take(&done)?.to_be_bytes())?,
+            Some(Happened::Heartbeat(done)) => _ = link.take(&done)?,
+            _ => {}
+        }
+        for number in link.beside()? {
+            log.write_all(&number.to_be_bytes())?;
         }
     }
 }
@@ -129,7 +134,7 @@ impl Drop for Server {
 
 /// The sender, with what it knows of one life of the connection.
 struct Sender {
-    link: Supervised<u64>,
+    link: Box<dyn Link>,
     next: u64,
     posted: Vec<u64>,
     done: Vec<u64>,
@@ -147,12 +152,10 @@ impl Sender {
             if Instant::now() > until {
                 return Err(format!("nothing comes of {:?}", self.link).into());
             }
-            while sends && self.link.under_way() < WINDOW {
-                let bytes = self.next.to_be_bytes();
-                match self
-                    .link
-                    .post_inline(op::Send, &bytes, PostFlags::empty(), self.next)
-                {
+            // Where they are done at once, so many in a turn.
+            let most = self.next + WINDOW as u64;
+            while sends && self.link.under_way() < WINDOW && self.next < most {
+                match self.link.send(self.next) {
                     Ok(_) => {
                         self.posted.push(self.next);
                         self.next += 1;
@@ -169,6 +172,7 @@ impl Sender {
                             self.resumed.get_or_insert_with(Instant::now);
                         }
                     }
+                    Happened::Heartbeat(done) => _ = self.link.take(&done)?,
                     Happened::Event(Event::Dead { .. }) => self.dead = Some(Instant::now()),
                     Happened::Ended(report) => {
                         self.report = Some(report);
@@ -204,6 +208,7 @@ const MODES: [&str; 3] = [
 ];
 
 fn play(
+    make: Make,
     device: &Device,
     rounds: usize,
     pause: Duration,
@@ -214,16 +219,10 @@ fn play(
     let directory = Directory::new()?;
     let log = directory.0.join("received");
     let mut server = Server::start(&command, address, &log)?;
-    let (pd, cq) = (device.alloc_pd()?, device.create_event_cq(64)?);
-    let qp = pd
-        .rc(&cq)
-        .send_depth(2 * WINDOW as u32)
-        .inline_data(8)
-        .create()?;
-    let options = supervise::Options::default();
-    let meeting = supervise::connect(address);
+    let meeting = Box::new(supervise::connect(address));
+    let link = make(device, meeting, supervise::Options::default(), DEPTH)?;
     let mut sender = Sender {
-        link: Supervised::new(device, (qp, cq), meeting, options, |_| Ok(()))?,
+        link,
         next: 0,
         posted: Vec::new(),
         done: Vec::new(),
@@ -254,10 +253,11 @@ fn play(
         }
         let report = sender.report.clone().ok_or("no report")?;
         let noticed = sender.dead.take().ok_or("no event")? - died;
-        let (received, lost) = compare(&sender, &report, &numbers(&log)?)?;
+        let written = numbers(&log)?;
+        let (received, lost) = compare(&sender, &report, &written)?;
         println!(
             "round {round}: {}: {} after {noticed:.1?} (promised within {bound:.1?}); of {} messages {} done, {} not done, {} \
-             unknown, of which the server has {received}; {lost} were acknowledged and died with it",
+             unknown, of which the server has {received}; {lost} were done and are not there",
             MODES[mode],
             report.why,
             sender.posted.len(),
@@ -278,7 +278,10 @@ fn play(
         let started = Instant::now();
         server = Server::start(&command, address, &log)?;
         sender.resumed = None;
-        sender.pump(true, |sender| sender.resumed.is_some())?;
+        // What is done has arrived on reliable transports only; so something new is to be there, too.
+        let arrived =
+            || std::fs::metadata(&log).is_ok_and(|log| log.len() > 8 * written.len() as u64);
+        sender.pump(true, |sender| sender.resumed.is_some() && arrived())?;
         let resumed = sender.resumed.take().ok_or("nothing was resumed")? - started;
         println!("         sends again {resumed:.1?} after the server was started");
         figures.resumed.push(resumed);
@@ -287,31 +290,45 @@ fn play(
     Ok(figures)
 }
 
-/// Compares the report with what the server wrote down. Gives how many of the unknown ones it has, and how many of the
-/// acknowledged ones it has not: those were in its memory when it died.
+/// Compares the report with what the server wrote down. Gives how many of the unknown ones it has, and how many of those that
+/// were done it has not: on reliable transports these were in its memory when it died.
 fn compare(sender: &Sender, report: &Report<u64>, log: &[u64]) -> Result<(usize, usize)> {
+    let reliable = matches!(sender.link.proof(), Proof::Process | Proof::Node);
     let context = |messages: &[supervise::Message<u64>]| -> Vec<u64> {
         messages.iter().map(|message| message.context).collect()
     };
     let (unknown, not_done) = (context(&report.unknown), context(&report.not_done));
     // Every message is told of once: first those that are done, then, from the first without an answer on, the others.
-    if [&sender.done[..], &not_done, &unknown].concat() != sender.posted {
+    let mut told = [&sender.done[..], &not_done, &unknown].concat();
+    if !reliable {
+        told.sort_unstable();
+    }
+    if told != sender.posted {
         return Err("the report and what was done are not all that was posted".into());
     }
     let log: Vec<u64> = (log.iter().copied())
         .filter(|number| sender.posted.first().is_some_and(|first| number >= first))
         .collect();
-    // The server has a beginning of what was sent, each message once.
-    if !sender.posted.starts_with(&log) {
-        return Err("the server has something else than a beginning of what was sent".into());
+    // What the server has is a beginning of what was sent, or, where some of it may be lost, a part of it: each message once, and
+    // in order. That holds for datagrams, too, where packets do not overtake one another.
+    let right = match reliable {
+        true => sender.posted.starts_with(&log),
+        false => log.is_sorted_by(|a, b| a < b) && log.last() <= sender.posted.last(),
+    };
+    if !right {
+        return Err("the server has something else than what was sent, once and in order".into());
     }
-    // None that the report calls not done, and none behind the unknown ones.
+    // None that the report calls not done.
     if let Some(number) = log.iter().find(|number| not_done.contains(number)) {
         return Err(format!("message {number} is called not done, and the server has it").into());
     }
-    let received = log.len().saturating_sub(sender.done.len());
-    let lost = sender.done.len().saturating_sub(log.len());
-    if lost > 2 * WINDOW {
+    let received = (unknown.iter())
+        .filter(|number| log.binary_search(number).is_ok())
+        .count();
+    let lost = (sender.done.iter())
+        .filter(|number| log.binary_search(number).is_err())
+        .count();
+    if reliable && lost > 2 * WINDOW {
         return Err(format!("{lost} acknowledged messages are nowhere").into());
     }
     Ok((received, lost))
@@ -369,8 +386,8 @@ impl std::fmt::Display for Figures {
         )?;
         writeln!(
             f,
-            "  messages: {} sent, {} acknowledged, {} unknown (at most {} at a time), of which the server had {}; {} were \
-             acknowledged and died with the server",
+            "  messages: {} posted, {} done, {} unknown (at most {} at a time), of which the server had {}; {} were done and are \
+             not there",
             self.sent,
             self.acknowledged,
             self.unknown.iter().sum::<usize>(),

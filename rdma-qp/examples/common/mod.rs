@@ -8,8 +8,8 @@ use rdma_core_sys::Verbs;
 use rdma_qp::Device;
 use rdma_qp::exchange::tcp;
 
-/// Any error, also of another thread.
-pub type Result<T = ()> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+/// If nothing else is said, any error, also of another thread.
+pub type Result<T = (), E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
 /// Longer than anything here takes. Nothing waits without a limit, so a peer that is gone is an error and not a hang.
 pub const LIMIT: Duration = Duration::from_secs(20);

@@ -31,7 +31,8 @@ pub enum Sign {
 /// A way to meet the peer, as often as needed, either of whose ends may be restarted: a channel that carries messages of some
 /// hundred bytes in order, and that both ends see end. Nothing here waits.
 ///
-/// [`connect`], [`connect_any`] and [`listen`] make one over TCP. Over anything else (a launcher, a message service) a program makes its own.
+/// [`connect`], [`connect_any`] and [`listen`] make one over TCP, [`carried`](super::carried) over what carries messages: a launcher,
+/// MPI, a message service.
 pub trait Meeting: Send {
     /// Looks for the peer from now on. What comes of it is told by [`Meeting::poll`].
     fn seek(&mut self);
@@ -62,6 +63,30 @@ pub trait Meeting: Send {
     /// How often to poll where descriptors do not tell everything.
     fn poll_every(&self) -> Option<Duration> {
         None
+    }
+}
+
+impl<M: Meeting + ?Sized> Meeting for Box<M> {
+    fn seek(&mut self) {
+        (**self).seek();
+    }
+    fn poll(&mut self) -> Option<Sign> {
+        (**self).poll()
+    }
+    fn send(&mut self, message: &[u8]) -> Result<(), ExchangeError> {
+        (**self).send(message)
+    }
+    fn leave(&mut self) {
+        (**self).leave();
+    }
+    fn descriptors(&self) -> Vec<(BorrowedFd<'_>, bool)> {
+        (**self).descriptors()
+    }
+    fn generation(&self) -> u64 {
+        (**self).generation()
+    }
+    fn poll_every(&self) -> Option<Duration> {
+        (**self).poll_every()
     }
 }
 

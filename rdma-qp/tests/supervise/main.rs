@@ -473,31 +473,41 @@ fn strangers_disturb_nobody() {
     assert!(b.reports.is_empty(), "{:?}", b.events);
 }
 
-/// Two rounds with real processes; `cargo run --release --example supervised -- --rounds 50` plays more.
+/// Two rounds with real processes over each transport; `cargo run --release --example supervised -- --rounds 50` plays more.
 #[test]
 fn a_process_that_is_killed_and_started_again_is_met_again() {
     let exe = std::env::current_exe().unwrap();
-    let server = |address: &str, log: &Path| {
+    let server = |transport: &str, address: &str, log: &Path| {
         let mut command = Command::new(&exe);
         command.args(["--ignored", "--exact", "the_server_of_the_example"]);
         command
+            .env("SUPERVISED_TRANSPORT", transport)
             .env("SUPERVISED_SERVE", address)
             .env("SUPERVISED_LOG", log);
         command
     };
-    let arguments = ["--rounds", "2"].map(str::to_owned);
+    let arguments = ["--rounds", "2", "--transport", "all", "--pause", "1"].map(str::to_owned);
     supervised::run(arguments, server).unwrap();
 }
 
 #[test]
 #[ignore = "run by a_process_that_is_killed_and_started_again_is_met_again"]
 fn the_server_of_the_example() {
-    if let (Ok(address), Ok(log)) = (
+    if let (Ok(transport), Ok(address), Ok(log)) = (
+        std::env::var("SUPERVISED_TRANSPORT"),
         std::env::var("SUPERVISED_SERVE"),
         std::env::var("SUPERVISED_LOG"),
     ) {
-        let arguments = ["--serve", &address, "--log", &log].map(str::to_owned);
-        let nobody = |_: &str, _: &Path| Command::new("false");
+        let arguments = [
+            "--transport",
+            &transport,
+            "--serve",
+            &address,
+            "--log",
+            &log,
+        ];
+        let arguments = arguments.map(str::to_owned);
+        let nobody = |_: &str, _: &str, _: &Path| Command::new("false");
         supervised::run(arguments, nobody).unwrap();
     }
 }

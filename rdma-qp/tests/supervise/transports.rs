@@ -8,236 +8,32 @@ use std::time::{Duration, Instant};
 use rdma_core_sys::IBV_WC_RETRY_EXC_ERR;
 use rdma_qp::exchange::{ExchangeError, tcp};
 use rdma_qp::supervise::{
-    self, Event, Happened, Meeting, NotPosted, Probes, Proof, Report, Sign, SuperviseError,
-    Supervised, Why,
+    self, Event, Happened, Meeting, NotPosted, Proof, Report, Sign, SuperviseError, Supervised, Why,
 };
-use rdma_qp::xrc::{Opening, SrqNum, Xrc, XrcDomain, XrcSend};
-use rdma_qp::{
-    BufferPool, Completion, Cq, Device, Endpoint, Fate, PostFlags, QueueKind, Rc, RecvQueue, Srq,
-    Ticket, Uc, Ud, op,
-};
+use rdma_qp::xrc::{Opening, XrcDomain};
+use rdma_qp::{Device, Fate, PostFlags, op};
 use rdma_soft::Profile;
 use rdma_soft::core::config::GidEntry;
 
+use super::supervised::links::{Link, TRANSPORTS, XrcLink, xrc};
 use super::{RECEIVES, listener, quick};
 use crate::common::{LIMIT, device};
 
-/// A supervised connection of some transport, which carries numbers.
-pub trait Link {
-    fn next(&mut self) -> Result<Option<Happened<u64>>, SuperviseError>;
-    fn is_up(&self) -> bool;
-    fn proof(&self) -> Proof;
-    fn notices_within(&self) -> Duration;
-    fn peer(&self) -> Endpoint;
-    fn send(&mut self, number: u64) -> Result<Ticket, NotPosted>;
-    /// The number that came with a completion; its receive is posted again.
-    fn take(&mut self, done: &Completion) -> u64;
-    /// Numbers that came where the connection does not see them.
-    fn beside(&mut self) -> Vec<u64> {
-        Vec::new()
-    }
-}
+/// An end of a transport, quick to notice.
+pub type Make = fn(&Device, Box<dyn Meeting>) -> Box<dyn Link>;
 
-/// How a transport that has a receive queue sends a number to its peer.
-trait Sends: Probes + RecvQueue + Sized {
-    fn send(link: &mut Supervised<u64, Self>, number: u64) -> Result<Ticket, NotPosted>;
-}
-
-macro_rules! sends {
-    ($($transport:ident),*) => {$(
-        impl Sends for $transport {
-            fn send(link: &mut Supervised<u64, Self>, number: u64) -> Result<Ticket, NotPosted> {
-                link.post_inline(op::Send, &number.to_be_bytes(), PostFlags::empty(), number)
-            }
-        }
-    )*};
-}
-
-sends!(Rc, Uc);
-
-impl Sends for Ud {
-    fn send(link: &mut Supervised<u64, Ud>, number: u64) -> Result<Ticket, NotPosted> {
-        let to = link.destination().ok_or(NotPosted::Down)?;
-        let op = op::SendTo { to: &to };
-        link.post_inline(op, &number.to_be_bytes(), PostFlags::empty(), number)
-    }
-}
-
-fn number(bytes: &[u8]) -> u64 {
-    u64::from_be_bytes(*bytes.last_chunk().expect("a number"))
-}
-
-impl<T: Sends> Link for Supervised<u64, T> {
-    fn next(&mut self) -> Result<Option<Happened<u64>>, SuperviseError> {
-        Supervised::next(self, Duration::from_millis(1))
-    }
-    fn is_up(&self) -> bool {
-        Supervised::is_up(self)
-    }
-    fn proof(&self) -> Proof {
-        Supervised::proof(self)
-    }
-    fn notices_within(&self) -> Duration {
-        Supervised::notices_within(self)
-    }
-    fn peer(&self) -> Endpoint {
-        Supervised::peer(self).unwrap().endpoint.clone()
-    }
-    fn send(&mut self, number: u64) -> Result<Ticket, NotPosted> {
-        T::send(self, number)
-    }
-    fn take(&mut self, done: &Completion) -> u64 {
-        let buffer = self.take_buffer(done).expect("it was a buffer");
-        // Probes have none.
-        let number = buffer.last_chunk().copied().map_or(0, u64::from_be_bytes);
-        match self.recv_buffer(buffer) {
-            Ok(_) | Err(NotPosted::Down) => number,
-            Err(error) => panic!("{error}"),
-        }
-    }
-}
-
-/// An end of XRC, with what it receives by.
-struct XrcLink {
-    link: Supervised<u64, XrcSend>,
-    srq: Srq<Xrc>,
-    cq: Cq,
-}
-
-impl Link for XrcLink {
-    fn next(&mut self) -> Result<Option<Happened<u64>>, SuperviseError> {
-        self.link.next(Duration::from_millis(1))
-    }
-    fn is_up(&self) -> bool {
-        self.link.is_up()
-    }
-    fn proof(&self) -> Proof {
-        self.link.proof()
-    }
-    fn notices_within(&self) -> Duration {
-        self.link.notices_within()
-    }
-    fn peer(&self) -> Endpoint {
-        self.link.peer().unwrap().endpoint.clone()
-    }
-    fn send(&mut self, number: u64) -> Result<Ticket, NotPosted> {
-        let srq: SrqNum = self.link.peer_srq().ok_or(NotPosted::Down)?;
-        let (op, flags) = (op::Send, PostFlags::empty());
-        let op = op::ToSrq { srq, op };
-        self.link
-            .post_inline(op, &number.to_be_bytes(), flags, number)
-    }
-    fn take(&mut self, done: &Completion) -> u64 {
-        panic!("receives are the application's: {done:?}")
-    }
-    fn beside(&mut self) -> Vec<u64> {
-        let mut numbers = Vec::new();
-        while let Some(done) = self.cq.poll().unwrap() {
-            assert_eq!(done.queue, QueueKind::SharedRecv);
-            let buffer = self.srq.take_buffer(&done).expect("it was a buffer");
-            if done.outcome.is_ok() {
-                assert_eq!(done.qp_num, self.link.target().qp_num());
-                numbers.push(number(&buffer));
-            }
-            self.srq.recv_buffer(buffer).unwrap();
-        }
-        numbers
-    }
-}
-
-/// Bytes of a receive: what UD puts in front, and a number.
-const ROOM: usize = 48;
-
-macro_rules! queue_pair {
-    ($transport:ident) => {
-        |device: &Device, meeting: Box<dyn Meeting>| -> Box<dyn Link> {
-            let (pd, cq) = (
-                device.alloc_pd().unwrap(),
-                device.create_event_cq(128).unwrap(),
-            );
-            let pool: BufferPool = pd.buffers(RECEIVES, ROOM).unwrap();
-            let depth = RECEIVES as u32;
-            let qp = pd
-                .$transport(&cq)
-                .send_depth(depth)
-                .recv_depth(depth)
-                .inline_data(8);
-            let parts = (qp.create().unwrap(), cq);
-            let link =
-                Supervised::<u64, _>::new(device, parts, Boxed(meeting), quick(), move |qp| {
-                    while let Some(buffer) = pool.take() {
-                        qp.recv_buffer(buffer).map_err(|not| not.error)?;
-                    }
-                    Ok(())
-                });
-            Box::new(link.unwrap())
-        }
+macro_rules! quick {
+    ($number:literal) => {
+        |device, meeting| TRANSPORTS[$number].1(device, meeting, quick(), RECEIVES as u32).unwrap()
     };
 }
 
-fn xrc(device: &Device, domain: &XrcDomain, meeting: Box<dyn Meeting>) -> XrcLink {
-    let (pd, own) = (
-        device.alloc_pd().unwrap(),
-        device.create_event_cq(64).unwrap(),
-    );
-    let cq = device.create_cq(64).unwrap();
-    let mut srq = pd
-        .xrc_srq(domain, &cq)
-        .depth(RECEIVES as u32)
-        .create()
-        .unwrap();
-    let pool = pd.buffers(RECEIVES, ROOM).unwrap();
-    while let Some(buffer) = pool.take() {
-        srq.recv_buffer(buffer).unwrap();
-    }
-    let qp = pd
-        .xrc(&own)
-        .send_depth(RECEIVES as u32)
-        .inline_data(8)
-        .create()
-        .unwrap();
-    let target = domain.create_target().unwrap();
-    target.report_on(&cq).unwrap();
-    let side = (target, srq.srq_num());
-    let link = Supervised::over_xrc(device, (qp, own), side, Boxed(meeting), quick());
-    let link = link.unwrap();
-    XrcLink { link, srq, cq }
-}
-
-fn anonymous(device: &Device, meeting: Box<dyn Meeting>) -> Box<dyn Link> {
-    let domain = XrcDomain::anonymous(device).unwrap();
-    Box::new(xrc(device, &domain, meeting))
-}
-
-pub type Make = fn(&Device, Box<dyn Meeting>) -> Box<dyn Link>;
-
 pub const ALL: [(&str, Make); 4] = [
-    ("RC", queue_pair!(rc)),
-    ("UC", queue_pair!(uc)),
-    ("UD", queue_pair!(ud)),
-    ("XRC", anonymous),
+    ("RC", quick!(0)),
+    ("UC", quick!(1)),
+    ("UD", quick!(2)),
+    ("XRC", quick!(3)),
 ];
-
-/// A meeting of any kind.
-struct Boxed(Box<dyn Meeting>);
-
-impl Meeting for Boxed {
-    fn seek(&mut self) {
-        self.0.seek();
-    }
-    fn poll(&mut self) -> Option<Sign> {
-        self.0.poll()
-    }
-    fn send(&mut self, message: &[u8]) -> Result<(), ExchangeError> {
-        self.0.send(message)
-    }
-    fn leave(&mut self) {
-        self.0.leave();
-    }
-    fn poll_every(&self) -> Option<Duration> {
-        Some(Duration::from_millis(1))
-    }
-}
 
 /// An end, and what it was told.
 pub struct End {
@@ -265,16 +61,16 @@ impl End {
 
     pub fn turn(&mut self) {
         loop {
-            self.received.extend(self.link.beside());
-            match self.link.next() {
+            self.received.extend(self.link.beside().unwrap());
+            match self.link.next(Duration::from_millis(1)) {
                 Ok(None) => return,
                 Ok(Some(Happened::Done(message))) => self.done.push(message.context),
                 Ok(Some(Happened::Received(done))) => {
-                    let number = self.link.take(&done);
+                    let number = self.link.take(&done).unwrap();
                     self.received.push(number);
                 }
                 Ok(Some(Happened::Heartbeat(done))) => {
-                    self.link.take(&done);
+                    self.link.take(&done).unwrap();
                     self.heartbeats += 1;
                 }
                 Ok(Some(Happened::Event(event))) => self.events.push(event),
@@ -425,7 +221,7 @@ fn silence_is_noticed_within_the_promised_time() {
              ..
          }| {
             carries(&mut a, &mut b, 1);
-            let of_b = a.link.peer().gid.ip();
+            let of_b = a.link.peer().unwrap().gid.ip();
             assert!(rdma_soft::partition(here.name(), of_b, true));
             let since = Instant::now();
             let limit = a.link.notices_within() + LIMIT;
@@ -495,7 +291,7 @@ fn another_gid_is_told_to_the_peer() {
             ..
         } = pair(make, profile);
         carries(&mut a, &mut b, 1);
-        let first = b.link.peer().gid;
+        let first = b.link.peer().unwrap().gid;
         let gids = here.port(1).unwrap().gids().unwrap();
         let at = gids.iter().find(|entry| entry.gid == first).unwrap().index as usize;
         // Something else in the table changes: nobody cares.
@@ -511,7 +307,7 @@ fn another_gid_is_told_to_the_peer() {
         assert_eq!(a.reports[0].why, Why::GidChanged, "{name}");
         carries(&mut a, &mut b, 3);
         carries(&mut b, &mut a, 4);
-        assert_ne!(b.link.peer().gid, first, "{name}");
+        assert_ne!(b.link.peer().unwrap().gid, first, "{name}");
     }
 }
 
@@ -641,17 +437,17 @@ fn over_xrc_the_node_is_proven_and_not_the_process() {
         .map(|(device, opening)| XrcDomain::of_file(device, &file, opening).unwrap());
     let listener = listener();
     let address = listener.local_addr().unwrap();
-    let mut a = End::new(anonymous(&here, Box::new(supervise::connect(address))));
+    let mut a = End::new(ALL[3].1(&here, Box::new(supervise::connect(address))));
     let inherited = Inherited {
         inner: Some(supervise::listen(listener)),
         open: Arc::new(AtomicBool::new(true)),
     };
-    let mut of_b = xrc(&there, &own, Box::new(inherited));
+    let mut of_b = xrc(&there, &own, Box::new(inherited), quick(), RECEIVES as u32).unwrap();
     let limit = Instant::now() + LIMIT;
     while !(a.link.is_up() && of_b.is_up()) {
         assert!(Instant::now() < limit, "{:?}", a.events);
         a.turn();
-        of_b.next().unwrap();
+        of_b.next(Duration::from_millis(1)).unwrap();
     }
     // What another process of the node holds.
     let kept = of_other.open_target(of_b.link.target().qp_num()).unwrap();
@@ -732,8 +528,8 @@ fn a_stranger_is_no_proof_of_the_peer() {
         .activate(gid, key, rdma_qp::PathOptions::default())
         .unwrap();
     // B's record, as A has it: the key of this life.
-    let of_b = stranger.destination(&a.link.peer()).unwrap();
-    let of_a = stranger.destination(&b.link.peer()).unwrap();
+    let of_b = stranger.destination(&a.link.peer().unwrap()).unwrap();
+    let of_a = stranger.destination(&b.link.peer().unwrap()).unwrap();
     // A's peer falls silent, and the stranger talks on.
     drop(b);
     for to in [&of_a, &of_b] {
