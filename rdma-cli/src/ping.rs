@@ -50,7 +50,7 @@ pub struct Args {
     /// HOST:PORT of the end that answers; both ends are in this process if there is none
     #[arg(value_name = "ADDR", conflicts_with = "listen")]
     address: Option<String>,
-    /// Answer at this HOST:PORT; port 0 takes a free one
+    /// Answer at this HOST:PORT whoever comes with `qp ping`, `qp lat` or `qp bw`; port 0 takes a free one
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
     /// With --listen: answer one peer and end

@@ -3,10 +3,10 @@
 use std::io::{self, Write};
 use std::net::IpAddr;
 
-use rdma_core_sys::Verbs;
 use rdma_qp::{Device, Gid, GidEntry, GidError, Verdict};
 use serde::Serialize;
 
+use crate::device::open_real;
 use crate::failure::Failure;
 use crate::term::Style;
 
@@ -61,13 +61,9 @@ struct Entry {
 pub fn run(args: &Args) -> Result<(), Failure> {
     let blind = |error: &dyn std::fmt::Display| Failure::CouldNotLook(error.to_string());
     let device = match &args.device {
-        Some(name) => {
-            let verbs = Verbs::open().map_err(|error| blind(&error))?;
-            Device::open(&verbs, name)
-        }
-        None => Device::open_index(rdma_soft::verbs(), 0),
+        Some(name) => open_real(name).map_err(|failure| blind(&failure))?,
+        None => Device::open_index(rdma_soft::verbs(), 0).map_err(|error| blind(&error))?,
     };
-    let device = device.map_err(|error| blind(&error))?;
     let remote = Gid::from(args.remote);
     let ports = match args.port {
         Some(number) => vec![device.port(number).map_err(|error| blind(&error))?],

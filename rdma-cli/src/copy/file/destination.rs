@@ -122,6 +122,7 @@ impl Target {
             }
             ErrorKind::NotFound if !self.directory().exists() => "; create the directory first",
             ErrorKind::PermissionDenied => "; choose a directory that you may write to",
+            ErrorKind::ReadOnlyFilesystem => "; choose one that can be written to",
             _ => "",
         };
         format!("cannot {what} {}: {error}{cure}", path.display())
