@@ -10,6 +10,8 @@ target=${CARGO_TARGET_DIR:-$root/target}
 site=${1:-$target/site}
 mkdir -p "$site"
 
+# rustdoc links to another crate where it finds the directory of its pages, and cargo documents crates in any order.
+for crate in rdma-core-sys rdma-soft rdma-qp rdma-xrc; do mkdir -p "$target/doc/${crate//-/_}"; done
 RUSTDOCFLAGS="${RUSTDOCFLAGS:--D warnings}" cargo doc --quiet --workspace --features rdma-qp/tokio --no-deps --locked
 # The check of all has built it already, and says where.
 qp=${QP:-$target/debug/qp}
@@ -36,11 +38,15 @@ for transport in $transports; do
     "$qp" states --svg --transport "$transport"
 done | page "States of a Queue Pair" >"$site/states.html"
 
-commands=$("$qp" help | sed -n '/^Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p' | grep -v '^help$')
+# commands [COMMAND]: those below it.
+commands() { "$qp" "$@" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p' | grep -v '^help$' || true; }
 {
     printf '<pre>%s</pre>\n' "$("$qp" help | escape)"
-    for command in $commands; do
-        printf '<h2 id="%s">qp %s</h2>\n<pre>%s</pre>\n' "$command" "$command" "$("$qp" help "$command" | escape)"
+    for command in $(commands); do
+        printf '<h2 id="%s">qp %s</h2>\n<pre>%s</pre>\n' "$command" "$command" "$("$qp" "$command" --help | escape)"
+        for below in $(commands "$command"); do
+            printf '<h3>qp %s %s</h3>\n<pre>%s</pre>\n' "$command" "$below" "$("$qp" "$command" "$below" --help | escape)"
+        done
     done
 } | page "The command qp" >"$site/commands.html"
 
@@ -51,5 +57,10 @@ for page in index commands states; do
         [[ -e $site/${link%%#*} ]] || { echo "$page.html: no $link" >&2; broken=1; }
     done < <(grep -o 'href="[^"]*"' "$site/$page.html" | sed 's/^href="//; s/"$//' | grep -v '^https\?:' | sort -u)
 done
+# Neither may rustdoc leave a path of Rust where a link belongs.
+if grep -rlE --include='*.html' 'href="rdma_[a-z_]+::' "$site/api" >&2; then
+    echo "these pages were made before those that they name: remove $target/doc, and build them again" >&2
+    broken=1
+fi
 ((broken == 0))
 echo "$site/index.html"
