@@ -263,7 +263,7 @@ impl Finding {
 }
 
 /// A measured time to three digits: more say nothing.
-fn rounded(time: Duration) -> Duration {
+pub(crate) fn rounded(time: Duration) -> Duration {
     let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let digits = ns.checked_ilog10().unwrap_or(0);
     let unit = 10u64.pow(digits.saturating_sub(2));

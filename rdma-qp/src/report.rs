@@ -158,7 +158,8 @@ impl fmt::Display for FailureReport {
             write!(f, "; receives from PSN {psn:#08x}")?;
         }
         if let (Some(timeout), Some(retries)) = (self.timeout, self.retry_cnt) {
-            write!(f, "; timeout {timeout}, {} repetitions", retries.get())?;
+            let more = if retries.get() == 1 { "" } else { "s" };
+            write!(f, "; timeout {timeout}, {} repetition{more}", retries.get())?;
             if let Some(budget) = self.budget() {
                 write!(f, ", so {budget:?} in all")?;
             }
@@ -170,7 +171,7 @@ impl fmt::Display for FailureReport {
             }
         }
         if let Some(age) = self.age {
-            write!(f, "; ready to send for {age:?}")?;
+            write!(f, "; ready to send for {:?}", crate::lint::rounded(age))?;
         }
         let books = &self.account;
         // Books without the request itself are those of nobody: the QP was reset or destroyed.

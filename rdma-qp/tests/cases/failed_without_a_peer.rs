@@ -88,7 +88,7 @@ fn one_report_names_the_peer_and_the_flushes_refer_to_it() {
         "IBV_WC_RETRY_EXC_ERR (12)",
         "from GID",
         &wr_id,
-        "1 repetitions",
+        "1 repetition,",
         &format!("timeout {}", timing.timeout),
         "7 after it were flushed",
         "ready to send for",
