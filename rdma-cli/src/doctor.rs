@@ -52,7 +52,7 @@ pub struct Args {
     /// The round trip between the ends, such as 500us
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     rtt: Option<Duration>,
-    /// Print one JSON object, for machines
+    /// Print one JSON object, for machines; what the program prints goes to standard error then
     #[arg(long)]
     json: bool,
     /// Where the record of each process is kept, and others are looked for
@@ -140,6 +140,7 @@ fn look(args: Args) -> Result<(), Failure> {
         &args.command,
         args.records.as_deref(),
         args.limit,
+        args.json,
     )?;
     for record in ended.records {
         evidence.add(record);

@@ -39,7 +39,8 @@ impl Drop for Temporary {
 /// How long a program has for its end before it is killed.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Runs a program and waits for its end; after `limit` it is ended.
+/// Runs a program and waits for its end; after `limit` it is ended. What it prints goes to standard error if it shall be
+/// `apart` from this command's own output.
 ///
 /// # Errors
 /// It cannot be run, or what was recorded cannot be read.
@@ -48,6 +49,7 @@ pub fn run(
     command: &[OsString],
     kept: Option<&Path>,
     limit: Option<Duration>,
+    apart: bool,
 ) -> Result<Ended, Failure> {
     let cannot = |what: &str, path: &Path, error: std::io::Error| {
         Failure::CouldNotLook(format!("cannot {what} {}: {error}", path.display()))
@@ -74,6 +76,9 @@ pub fn run(
             }
             other => other,
         })?;
+    if apart {
+        prepared.stdout(std::io::stderr());
+    }
     let name = command[0].to_string_lossy().into_owned();
     let begin = SystemTime::now();
     let mut child = prepared

@@ -58,11 +58,10 @@ fn doctor(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     command(arguments, environment).output().unwrap()
 }
 
-/// The object that `--json` printed, behind whatever a program printed before it; none if there is no such object.
+/// The object that `--json` printed, and nothing else: what a program prints is no part of it. None if there is no such
+/// object.
 fn report(output: &Output) -> Option<serde_json::Value> {
-    let out = String::from_utf8_lossy(&output.stdout);
-    let begin = out.rfind("\n{\n").map_or(0, |at| at + 1);
-    serde_json::from_str(&out[begin..]).ok()
+    serde_json::from_slice(&output.stdout).ok()
 }
 
 /// A program of this file under observation: what `qp doctor --json` answered. What the program leaves goes to `left`.
