@@ -606,6 +606,10 @@ typedef enum qp_datagrams_kind {
      * Something that has no number here yet.
      */
     QP_DATAGRAMS_OTHER = 7,
+    /**
+     * An end that nobody had told of is a peer from now on, `peer`: see qp_datagrams_listen().
+     */
+    QP_DATAGRAMS_INTRODUCED = 8,
 } qp_datagrams_kind;
 
 /**
@@ -1430,6 +1434,17 @@ typedef struct qp_datagrams_options {
 } qp_datagrams_options;
 
 /**
+ * Says whether an end that nobody told of is taken in as a peer.
+ *
+ * @param context      What was given to qp_datagrams_listen().
+ * @param gid          The 16 bytes of its GID.
+ * @param qp_num       The number of its Queue Pair.
+ * @param max_message  The longest message that it takes, in bytes.
+ * @return Not 0: it is.
+ */
+typedef int (*qp_stranger_fn)(void *context, const uint8_t *gid, uint32_t qp_num, uint32_t max_message);
+
+/**
  * Something that happened to an end for datagrams. Fields that the kind says nothing of are 0.
  */
 typedef struct qp_datagrams_event {
@@ -1497,7 +1512,11 @@ typedef struct qp_datagrams_state {
      */
     uint64_t beyond;
     /**
-     * Datagrams of somebody who is no peer.
+     * Those of a peer that was told of room and then was silent, so that others had it. They come again.
+     */
+    uint64_t lapsed;
+    /**
+     * Datagrams of somebody who is no peer, and was not taken for one.
      */
     uint64_t strangers;
     /**
@@ -3169,6 +3188,30 @@ int qp_datagrams_card(struct qp_datagrams *datagrams,
 int qp_datagrams_add_peer(struct qp_datagrams *datagrams,
                           const uint8_t *card,
                           uint64_t *peer);
+
+/**
+ * Takes in ends that nobody told of, from now on: whoever has this end's card, sends to it, and is accepted, becomes a peer, and
+ * QP_DATAGRAMS_INTRODUCED tells so. They count among options.peers.
+ *
+ * @param strangers  Most of them that have not yet proven that they are where they seem to be; 0: nobody is taken in any more.
+ * @param accept     Says who is accepted; NULL: everybody. It is called within calls with the end, by the thread of the call. It
+ *                   must return (no longjmp, no C++ exception), and may call the library, but not with this end.
+ * @param context    Handed to the function, never looked at; it must stay usable until another one is set, or the end is
+ *                   destroyed.
+ */
+int qp_datagrams_listen(struct qp_datagrams *datagrams,
+                        uint32_t strangers,
+                        qp_stranger_fn accept,
+                        void *context);
+
+/**
+ * Tells where a peer is.
+ *
+ * @param gid     Where the 16 bytes of its GID go; may be NULL.
+ * @param qp_num  Where the number of its Queue Pair goes; may be NULL.
+ * @return 0; ENODATA (QP_CODE_NOT_FOUND): there is no such peer.
+ */
+int qp_datagrams_address(struct qp_datagrams *datagrams, uint64_t peer, uint8_t *gid, uint32_t *qp_num);
 
 /**
  * Tells that a peer was restarted, and has another card now: what is not acknowledged is lost, as QP_DATAGRAMS_LOST tells,

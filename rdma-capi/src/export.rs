@@ -148,6 +148,7 @@ impl Plain for crate::log::qp_log_fn {}
 impl Plain for crate::exchange::qp_swap_fn {}
 impl Plain for crate::supervised::qp_tell_fn {}
 impl Plain for crate::supervised::qp_hear_fn {}
+impl Plain for crate::datagrams::qp_stranger_fn {}
 /// (It is the type of a repost function too.)
 impl Plain for crate::exchange::qp_barrier_fn {}
 impl Plain for crate::adopted::qp_wc_fn {}

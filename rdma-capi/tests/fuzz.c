@@ -300,7 +300,7 @@ static int use(void)
     recv.len = (size_t)(recv.mr ? number() : 0);
     for (i = 0; i < 3; i++) ranges[i].mr = (qp_mr *)handle(MR), ranges[i].offset = (size_t)below(64), ranges[i].len = (size_t)below(64);
     if (!below(64)) random_bytes(card, sizeof card);
-    switch (below(64)) {
+    switch (below(65)) {
     case 0: return qp_post_send((qp_pair *)handle(PAIR), sends);
     case 1: return qp_post_sends((qp_pair *)handle(PAIR), sends, (size_t)below(5), &n);
     case 2: return qp_post_send_ranges((qp_pair *)handle(PAIR), sends, ranges, (size_t)below(4));
@@ -363,6 +363,7 @@ static int use(void)
     case 59: return qp_datagrams_query((qp_datagrams *)handle(GRAMS), &counted);
     case 60:
     case 61: return qp_datagrams_next((qp_datagrams *)handle(GRAMS), (int64_t)PATIENCE(below(2)), &came, (uint8_t *)text, (size_t)below(sizeof text));
+    case 63: return qp_datagrams_listen((qp_datagrams *)handle(GRAMS), (uint32_t)below(3), NULL, NULL);
     case 62: return qp_supervised_target_number((qp_supervised *)handle(LINK), &u);
     default: return qp_plan((uint32_t)number(), (uint32_t)number(), (int)below(11), (int)below(2), (int)below(2), &needs);
     }

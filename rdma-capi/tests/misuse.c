@@ -910,6 +910,7 @@ int main(int argc, char **argv)
     supervised_xrc();
     supervised_by_messages();
     reliable_datagrams();
+    strangers();
     mesh_over_datagrams();
     callbacks_and_threads();
     destroyed_meanwhile();

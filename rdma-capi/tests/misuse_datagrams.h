@@ -155,6 +155,58 @@ static void reliable_datagrams(void)
     RIGHT(qp_datagrams_destroy(one) || qp_datagrams_destroy(third));
 }
 
+/* Takes in who takes long messages. */
+static qp_datagrams *listener;
+static int asked;
+
+static int accepts(void *context, const uint8_t *gid, uint32_t qp_num, uint32_t max_message)
+{
+    asked++;
+    THAT(context == memory && gid[0] + gid[15] > 0 && qp_num);
+    WRONG(qp_datagrams_connect(listener, 0), EBUSY, QP_CODE_OCCUPIED);
+    return max_message > 1000;
+}
+
+static void strangers(void)
+{
+    uint8_t card[QP_DATAGRAMS_CARD], gid[16] = {0};
+    qp_datagrams_options options;
+    qp_datagrams_event event;
+    qp_datagrams *small, *usual;
+    uint64_t to, peer;
+    uint32_t number = 0;
+    int i;
+
+    memset(&options, 0, sizeof options);
+    options.peers = 4;
+    options.receives = 64;
+    WRONG(qp_datagrams_listen(NULL, 4, accepts, memory), EINVAL, QP_CODE_NULL);
+    WRONG(qp_datagrams_listen(AS(qp_datagrams, pd), 4, NULL, NULL), EBADF, QP_CODE_WRONG_HANDLE);
+    RIGHT(qp_datagrams_create(device, pd, 1, -1, &options, &listener));
+    RIGHT(qp_datagrams_create(device, pd, 1, -1, &options, &usual));
+    options.max_message = 100;
+    RIGHT(qp_datagrams_create(device, pd, 1, -1, &options, &small));
+    WRONG(qp_datagrams_address(listener, 0, gid, &number), ENODATA, QP_CODE_NOT_FOUND);
+    RIGHT(qp_datagrams_card(listener, card));
+    RIGHT(qp_datagrams_listen(listener, 2, accepts, memory));
+    RIGHT(qp_datagrams_add_peer(small, card, &to) || qp_datagrams_connect(small, to));
+    for (i = 0; i < 20000 && !asked; i++) {
+        (void)qp_datagrams_next(small, 0, &event, (uint8_t *)got, sizeof got);
+        THAT(qp_datagrams_next(listener, 1, &event, (uint8_t *)got, sizeof got) == ETIMEDOUT);
+    }
+    THAT(asked);
+    RIGHT(qp_datagrams_destroy(small));
+    RIGHT(qp_datagrams_add_peer(usual, card, &to) || qp_datagrams_send(usual, to, (const uint8_t *)"hello", 6, 1));
+    peer = come(listener, usual, QP_DATAGRAMS_INTRODUCED).peer;
+    event = come(listener, usual, QP_DATAGRAMS_MESSAGE);
+    THAT(event.peer == peer && event.len == 6);
+    RIGHT(qp_datagrams_address(listener, peer, gid, &number));
+    THAT(number && gid[0] + gid[15] > 0);
+    RIGHT(qp_datagrams_address(listener, peer, NULL, NULL));
+    RIGHT(qp_datagrams_listen(listener, 0, NULL, NULL));
+    RIGHT(qp_datagrams_destroy(usual) || qp_datagrams_destroy(listener));
+}
+
 static void mesh_over_datagrams(void)
 {
     uint32_t nodes[2] = {7, 7};

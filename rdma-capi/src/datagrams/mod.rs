@@ -4,11 +4,11 @@ mod attr;
 mod error;
 
 use std::collections::HashMap;
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use rdma_qp::datagram::{Datagrams, Event, Message, MessageId, PeerId};
+use rdma_qp::datagram::{Datagrams, Event, Message, MessageId, PeerError, PeerId, Stranger};
 use rdma_qp::{Armed, Device, Pd};
 
 use crate::device::{self, qp_device};
@@ -56,6 +56,8 @@ pub enum qp_datagrams_kind {
     QP_DATAGRAMS_DEAD = 6,
     /// Something that has no number here yet.
     QP_DATAGRAMS_OTHER = 7,
+    /// An end that nobody had told of is a peer from now on, `peer`: see qp_datagrams_listen().
+    QP_DATAGRAMS_INTRODUCED = 8,
 }
 
 /// Something that happened to an end for datagrams. Fields that the kind says nothing of are 0.
@@ -99,7 +101,9 @@ pub struct qp_datagrams_state {
     pub duplicates: u64,
     /// Those for which there was no room.
     pub beyond: u64,
-    /// Datagrams of somebody who is no peer.
+    /// Those of a peer that was told of room and then was silent, so that others had it. They come again.
+    pub lapsed: u64,
+    /// Datagrams of somebody who is no peer, and was not taken for one.
     pub strangers: u64,
     /// Datagrams without a right header.
     pub malformed: u64,
@@ -107,6 +111,47 @@ pub struct qp_datagrams_state {
     pub stale: u64,
     /// Sessions that ended because the peer did not keep to the protocol.
     pub broken: u64,
+}
+
+/// Says whether an end that nobody told of is taken in as a peer.
+///
+/// @param context      What was given to qp_datagrams_listen().
+/// @param gid          The 16 bytes of its GID.
+/// @param qp_num       The number of its Queue Pair.
+/// @param max_message  The longest message that it takes, in bytes.
+/// @return Not 0: it is.
+#[allow(non_camel_case_types)]
+pub type qp_stranger_fn = Option<
+    unsafe extern "C" fn(
+        context: *mut c_void,
+        gid: *const u8,
+        qp_num: u32,
+        max_message: u32,
+    ) -> c_int,
+>;
+
+/// Who says which strangers are taken in.
+struct Judge {
+    accept: qp_stranger_fn,
+    context: *mut c_void,
+}
+
+// SAFETY: the pointer is the program's and never looked at here; the header says that the function is called by whichever
+// thread calls the library.
+unsafe impl Send for Judge {}
+// SAFETY: as above; it is called by one thread at a time, that which has the turn of the end.
+unsafe impl Sync for Judge {}
+
+impl Judge {
+    fn accepts(&self, stranger: &Stranger) -> bool {
+        let (gid, qp_num) = (stranger.address.gid.bytes(), stranger.address.qp_num);
+        let Some(accept) = self.accept else {
+            return true;
+        };
+        // SAFETY: the program's function, with its own pointer and 16 bytes that live during the call.
+        let said = unsafe { accept(self.context, gid.as_ptr(), qp_num, stranger.max_message) };
+        said != 0
+    }
 }
 
 /// What C has a `qp_datagrams *` of.
@@ -178,6 +223,7 @@ impl End {
             Event::Connected { peer } => (QP_DATAGRAMS_CONNECTED, Some(peer)),
             Event::Restarted { peer } => (QP_DATAGRAMS_RESTARTED, Some(peer)),
             Event::Dead { peer } => (QP_DATAGRAMS_DEAD, Some(peer)),
+            Event::Introduced { peer } => (QP_DATAGRAMS_INTRODUCED, Some(peer)),
             _ => (QP_DATAGRAMS_OTHER, None),
         };
         (told.kind, told.peer) = (kind as u32, peer.map_or(0, PeerId::number));
@@ -252,6 +298,48 @@ export! {
         peer: *mut u64 as Out<'_, u64>,
     ) {
         peer.set(datagrams.datagrams.add_peer(self::card(&card)?)?.number());
+        Ok(())
+    }
+
+    /// Takes in ends that nobody told of, from now on: whoever has this end's card, sends to it, and is accepted, becomes a peer, and
+    /// QP_DATAGRAMS_INTRODUCED tells so. They count among options.peers.
+    ///
+    /// @param strangers  Most of them that have not yet proven that they are where they seem to be; 0: nobody is taken in any more.
+    /// @param accept     Says who is accepted; NULL: everybody. It is called within calls with the end, by the thread of the call. It
+    ///                   must return (no longjmp, no C++ exception), and may call the library, but not with this end.
+    /// @param context    Handed to the function, never looked at; it must stay usable until another one is set, or the end is
+    ///                   destroyed.
+    fn qp_datagrams_listen(
+        datagrams: *mut qp_datagrams as Alone<End>,
+        strangers: u32,
+        accept: qp_stranger_fn,
+        context: *mut c_void,
+    ) {
+        let judge = Judge { accept, context };
+        datagrams.datagrams.listen(strangers, move |stranger| judge.accepts(stranger));
+        Ok(())
+    }
+
+    /// Tells where a peer is.
+    ///
+    /// @param gid     Where the 16 bytes of its GID go; may be NULL.
+    /// @param qp_num  Where the number of its Queue Pair goes; may be NULL.
+    /// @return 0; ENODATA (QP_CODE_NOT_FOUND): there is no such peer.
+    fn qp_datagrams_address(
+        datagrams: *mut qp_datagrams as Alone<End>,
+        peer: u64,
+        gid: *mut u8 as Room<'_, u8>,
+        qp_num: *mut u32 as Option<Out<'_, u32>>,
+    ) {
+        let peer = PeerId::of_number(peer);
+        let address = datagrams.datagrams.address(peer).ok_or(PeerError::NoSuchPeer(peer))?;
+        // SAFETY: the header asks for 16 bytes, or NULL.
+        if let Some(mut places) = unsafe { gid.glance_of(16) } {
+            places.fill(&address.gid.bytes());
+        }
+        if let Some(mut qp_num) = qp_num {
+            qp_num.set(address.qp_num);
+        }
         Ok(())
     }
 
@@ -380,6 +468,7 @@ export! {
             received: counted.received,
             duplicates: counted.duplicates,
             beyond: counted.beyond,
+            lapsed: counted.lapsed,
             strangers: counted.strangers,
             malformed: counted.malformed,
             stale: counted.stale,
