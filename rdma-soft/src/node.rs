@@ -202,9 +202,9 @@ const NAP: Duration = Duration::from_millis(1);
 /// them than processors would keep each other, and the peer, from what they wait for; and so would they
 /// the kernel, which hands on datagrams in a thread of its own when it has many.
 const PATIENCE: Duration = Duration::from_micros(10);
-/// Where packets come through shared memory, nobody has to hand them on, and every fourth poll is enough: a turn at
+/// Where packets come through shared memory, nobody has to hand them on, and every eighth poll is enough: a turn at
 /// the processor costs more than a poll that finds nothing, and what is waited for comes meanwhile.
-const YIELD: u32 = 4;
+const YIELD: u32 = 8;
 
 impl Node {
     /// Starts a node.
@@ -294,7 +294,7 @@ impl Node {
         let now = self.clock.now();
         let result = call(&mut driver, now, &mut notices);
         let turn = driver.step(now, POST, &mut notices);
-        self.unlock(driver, now, turn.more.then_some(now), notices);
+        self.unlock(driver, now, turn.more.then_some(now), &mut notices);
         if self.posts.missed() {
             self.drive(now, POST, false);
         }
@@ -303,12 +303,13 @@ impl Node {
 
     /// Ends a turn of driving: sees to it that somebody goes on in time, and by `more` at the latest
     /// with what the budget left undone; delivers events.
+    #[inline]
     fn unlock(
         &self,
         driver: MutexGuard<'_, Driver>,
         now: Instant,
         more: Option<Instant>,
-        notices: Vec<Notice>,
+        notices: &mut Vec<Notice>,
     ) {
         let next = match (driver.next_timeout(now), more) {
             (Some(next), Some(more)) => Some(next.min(more)),
@@ -319,7 +320,7 @@ impl Node {
             self.sleeper.wake_before(next);
         }
         if !notices.is_empty() {
-            notices.into_iter().for_each(Notice::deliver);
+            deliver(notices);
         }
     }
 
@@ -343,6 +344,7 @@ impl Node {
     }
 
     /// Drives the engine, and again as long as others leave word meanwhile; gives the packets received and sent.
+    #[inline]
     fn drive_on<'a>(
         &'a self,
         mut driver: MutexGuard<'a, Driver>,
@@ -352,13 +354,12 @@ impl Node {
     ) -> u32 {
         // Others may go on marking the node; after some turns the thread takes over.
         const TURNS: u32 = 8;
-        let mut handled = 0;
+        let (mut handled, mut notices) = (0, Vec::new());
         for round in 1.. {
-            let mut notices = Vec::new();
             let turn = driver.step(now, budget, &mut notices);
             handled += turn.received + turn.sent;
             let more = if polling { now + NAP } else { now };
-            self.unlock(driver, now, turn.more.then_some(more), notices);
+            self.unlock(driver, now, turn.more.then_some(more), &mut notices);
             if !self.posts.missed() {
                 break;
             }
@@ -416,6 +417,7 @@ impl Node {
     }
 
     /// A poll of `cq` found nothing: makes progress. False if there is certainly nothing to be polled now.
+    #[inline]
     pub(crate) fn progress(&self, cq: &Cq) -> bool {
         let now = self.clock.now();
         let last = Instant::from_nanos(self.last_poll.load(Ordering::Relaxed));
@@ -451,7 +453,7 @@ impl Node {
             return true;
         }
         let idle_since = Instant::from_nanos(self.idle_since.load(Ordering::Relaxed));
-        if now.since(idle_since) > PATIENCE {
+        if now.since(idle_since) >= PATIENCE {
             let polls = self.idle_polls.load(Ordering::Relaxed).wrapping_add(1);
             self.idle_polls.store(polls, Ordering::Relaxed);
             if !quiet || polls.is_multiple_of(YIELD) {
@@ -482,6 +484,12 @@ impl Node {
             AsyncEvent { kind, subject }.push_to(&context);
         }
     }
+}
+
+/// Delivers events, in order.
+#[cold]
+fn deliver(notices: &mut Vec<Notice>) {
+    notices.drain(..).for_each(Notice::deliver);
 }
 
 /// Binds the sockets of `profile`: the link, and which port (from 0) each socket belongs to.

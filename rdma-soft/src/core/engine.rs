@@ -172,17 +172,18 @@ impl Engine {
     /// Posts a send request. Its shape was checked by whoever posts: opcode, number of entries,
     /// length, the Queue Pair's state.
     pub fn post_send(&mut self, qp_num: u32, wqe: SendWqe) {
-        self.post_sends(qp_num, [wqe]);
+        self.post_sends(qp_num, &mut VecDeque::from([wqe]));
     }
 
-    /// Posts several, as [`post_send`](Engine::post_send).
+    /// Posts all requests in `wqes`, oldest first, as [`post_send`](Engine::post_send), and leaves it empty.
     #[inline]
-    pub fn post_sends(&mut self, qp_num: u32, wqes: impl IntoIterator<Item = SendWqe>) {
-        if let Some(qp) = self.qps.get_mut(&qp_num) {
-            for wqe in wqes {
-                qp.post_send(&mut self.shared, wqe);
+    pub fn post_sends(&mut self, qp_num: u32, wqes: &mut VecDeque<SendWqe>) {
+        match self.qps.get_mut(&qp_num) {
+            Some(qp) => {
+                qp.post_sends(&mut self.shared, wqes);
+                self.agenda.settle(qp, &mut self.shared);
             }
-            self.agenda.settle(qp, &mut self.shared);
+            None => wqes.clear(),
         }
     }
 

@@ -259,6 +259,7 @@ impl Qp {
 
 impl QpPath {
     /// A packet along this path.
+    #[inline]
     pub fn transmit(
         &self,
         qp_num: u32,
@@ -307,6 +308,7 @@ impl Qp {
         for _ in 0..2 {
             self.answered = !self.answered;
             let packet = match self.answered {
+                true if !self.rq.answers() => None,
                 true => self.next_response(shared),
                 false => self.next_request(now, shared),
             };

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use rdma_core_sys::{ibv_qp_state, ibv_wc_status};
 
 use super::pace::{RoundTrip, Window};
-use super::qp::{Qp, QpPath, Shared};
+use super::qp::{Qp, Shared};
 use super::time::Instant;
 use super::transmit::{Source, Transmit, check_local};
 use super::wqe::{Data, SendOp, SendWqe};
@@ -204,33 +204,39 @@ impl Requester {
 }
 
 impl Qp {
-    /// Takes a request.
+    /// Takes requests.
     #[inline]
-    pub fn post_send(&mut self, shared: &mut Shared, wqe: SendWqe) {
+    pub fn post_sends(&mut self, shared: &mut Shared, wqes: &mut VecDeque<SendWqe>) {
         if matches!(
             self.state,
             ibv_qp_state::IBV_QPS_ERR | ibv_qp_state::IBV_QPS_SQE
         ) && !self.ending
         {
-            self.complete_send(shared, &wqe, ibv_wc_status::IBV_WC_WR_FLUSH_ERR, 0);
-            return;
+            for wqe in wqes.drain(..) {
+                self.complete_send(shared, &wqe, ibv_wc_status::IBV_WC_WR_FLUSH_ERR, 0);
+            }
         }
-        let len = u32::try_from(wqe.data.len()).unwrap_or(u32::MAX);
-        let packets = match wqe.op {
-            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::Datagram { .. } => 1,
-            SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) => 0,
-            _ => len.div_ceil(self.mtu).max(1),
-        };
-        let psn = Psn::default();
-        self.sq.queue.push_back(Entry {
-            wqe,
-            len,
-            psn,
-            packets,
-            received: 0,
-            executed: false,
-            failed: None,
-        });
+        // Looked at where it lies, and moved once: it is large.
+        while let Some(wqe) = wqes.front() {
+            let len = u32::try_from(wqe.data.len()).unwrap_or(u32::MAX);
+            let packets = match wqe.op {
+                SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::Datagram { .. } => 1,
+                SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) => 0,
+                _ if len <= self.mtu => 1,
+                _ => len.div_ceil(self.mtu),
+            };
+            let psn = Psn::default();
+            let Some(wqe) = wqes.pop_front() else { break };
+            self.sq.queue.push_back(Entry {
+                wqe,
+                len,
+                psn,
+                packets,
+                received: 0,
+                executed: false,
+                failed: None,
+            });
+        }
     }
 
     /// The next request begins if its turn has come, although there is no room for its packets: it counts as
@@ -295,12 +301,16 @@ impl Qp {
         }
         let ask = !fetch
             && (ends || in_flight + span >= window || self.sq.unasked + 1 >= window.div_ceil(4));
-        let mut transmit = self.request_packet(shared, e, at, span, ask)?;
-        transmit.awaited =
+        let awaited =
             !ends || e.wqe.signaled || self.init.sq_sig_all || in_flight + span >= window / 2;
-        self.sent(now, shared, psn, span, fetch, ask, transmit.payload_len);
+        // Given out as it was made: it is large.
+        let mut transmit = self.request_packet(shared, e, at, span, ask);
+        let made = transmit.as_mut()?;
+        made.awaited = awaited;
+        let bytes = made.payload_len;
+        self.sent(now, shared, psn, span, fetch, ask, bytes);
         self.sq.cursor = next;
-        Some(transmit)
+        transmit
     }
 
     /// The last packet of a request that nobody acknowledges has left: it is done.
@@ -405,7 +415,7 @@ impl Qp {
             0,
             self.pkey(&shared.config),
         ));
-        let mut path = self.path;
+        let mut path = self.path.as_ref();
         packet.xrceth = (self.class() == Class::Xrc).then_some(e.wqe.xrc_srq);
         packet.bth.opcode = match e.wqe.op {
             SendOp::Send { imm, invalidate } => {
@@ -417,13 +427,13 @@ impl Qp {
                 Opcode::new(self.class(), Operation::Send, place, imm, inv)?
             }
             SendOp::Datagram {
-                ah,
+                ref ah,
                 qp_num,
                 qkey,
                 imm,
             } => {
                 payload_len = e.len;
-                path = Some(ah.path);
+                path = Some(&ah.path);
                 packet.imm = imm;
                 packet.bth.dest_qp = qp_num;
                 packet.bth.solicited = e.wqe.solicited;
@@ -484,8 +494,7 @@ impl Qp {
                 offset,
             }
         };
-        let path: QpPath = path?;
-        Some(path.transmit(self.num, packet, payload_len, source))
+        Some(path?.transmit(self.num, packet, payload_len, source))
     }
 
     /// The Q_Key of a datagram: with the high bit set in the request, the Queue Pair's own. Adapters do

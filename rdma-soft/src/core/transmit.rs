@@ -183,6 +183,7 @@ impl From<OutOfRange> for Denied {
 }
 
 /// Checks the keys of every non-empty entry.
+#[inline]
 pub(super) fn check_local(keys: &Keys, pd: PdId, sges: &[Sge], write: bool) -> Result<(), Denied> {
     sges.iter()
         .filter(|s| s.len > 0)

@@ -82,7 +82,10 @@ impl SgeList {
     /// Sum of the lengths in bytes.
     #[inline]
     pub fn total(&self) -> u64 {
-        self.as_slice().iter().map(|s| u64::from(s.len)).sum()
+        match self.as_slice() {
+            [one] => one.len.into(),
+            all => all.iter().map(|s| u64::from(s.len)).sum(),
+        }
     }
 }
 
@@ -148,6 +151,7 @@ pub enum Data {
 
 impl Data {
     /// Bytes in all.
+    #[inline]
     pub fn len(&self) -> u64 {
         match self {
             Data::Sges(s) => s.total(),
@@ -285,11 +289,13 @@ impl SendOp {
     }
 
     /// True for what is done in the node, without a packet.
+    #[inline]
     pub fn is_local(&self) -> bool {
         matches!(self, SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_))
     }
 
     /// True for READ and atomics: requests that bring data back.
+    #[inline]
     pub fn is_fetch(&self) -> bool {
         matches!(
             self,

@@ -82,20 +82,27 @@ pub fn check(
     if !fits {
         return Err(IngressError::BadIcrc);
     }
-    let (packet, header, len) = headers(transport, transport.len())?;
+    let mut packet = Packet::new(Bth::default());
+    let (header, len) = headers(&mut packet, transport, transport.len())?;
     Ok((packet, &transport[header..header + len]))
 }
 
-/// The packet of `len` bytes, without an ICRC, of which `bytes` are the first, as many as
-/// [`Packet::parse_header`] asks for; and the lengths of its headers and of its payload.
+/// Reads the headers of the packet of `len` bytes, without an ICRC, of which `bytes` are the first, as many as
+/// [`Packet::read_header`] asks for; gives the lengths of its headers and of its payload.
 #[inline(always)]
-pub(super) fn headers(bytes: &[u8], len: usize) -> Result<(Packet, usize, usize), IngressError> {
-    let parsed = Packet::parse_header(bytes, len).map_err(|error| match error {
-        ParseError::UnknownOpcode(opcode) => IngressError::UnknownOpcode(opcode),
-        other => IngressError::BadHeader(other),
-    })?;
-    match parsed.0.bth.tver {
-        0 => Ok(parsed),
+pub(super) fn headers(
+    packet: &mut Packet,
+    bytes: &[u8],
+    len: usize,
+) -> Result<(usize, usize), IngressError> {
+    let read = packet
+        .read_header(bytes, len)
+        .map_err(|error| match error {
+            ParseError::UnknownOpcode(opcode) => IngressError::UnknownOpcode(opcode),
+            other => IngressError::BadHeader(other),
+        })?;
+    match packet.bth.tver {
+        0 => Ok(read),
         other => Err(IngressError::BadVersion(other)),
     }
 }

@@ -138,16 +138,21 @@ impl Region {
             // SAFETY: both ranges are valid for `len` bytes by the checks just made; a forward copy
             // is right for disjoint ranges and for a destination that starts no later than the source.
             unsafe { copy(src, dst, len) };
-        } else {
-            // Overlapping upwards: by blocks from the end, through a buffer of our own.
-            let mut block = [0u8; 4096];
-            let mut left = len;
-            while left > 0 {
-                let n = left.min(block.len());
-                left -= n;
-                self.read(from + left as u64, &mut block[..n])?;
-                to.write(at + left as u64, &block[..n])?;
-            }
+            return Ok(());
+        }
+        self.copy_from_end(from, to, at, len)
+    }
+
+    /// Copies ranges that overlap upwards: by blocks from the end, through a buffer of our own.
+    #[cold]
+    fn copy_from_end(&self, from: u64, to: &Region, at: u64, len: usize) -> Result<(), OutOfRange> {
+        let mut block = [0u8; 4096];
+        let mut left = len;
+        while left > 0 {
+            let n = left.min(block.len());
+            left -= n;
+            self.read(from + left as u64, &mut block[..n])?;
+            to.write(at + left as u64, &block[..n])?;
         }
         Ok(())
     }
@@ -180,13 +185,78 @@ impl Region {
     }
 }
 
-/// Copies `len` bytes upwards.
+/// Copies `len` bytes upwards. The last byte is written once, after all others: who waits for it finds the others there, and may
+/// change them.
 ///
 /// # Safety
 /// `src` is readable and `dst` writable for `len` bytes. They are disjoint, or `dst` is not inside
 /// `src..src + len`. Others may access either range meanwhile.
 #[cfg(all(target_arch = "x86_64", not(visible_copies)))]
+#[inline(always)]
 unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
+    /// Moves the first and the last bytes, two parts of one width that may overlap, but not as a whole.
+    macro_rules! two {
+        ($instruction:literal, $class:ident, $part:literal, $width:literal) => {
+            std::arch::asm!(
+                concat!($instruction, " {a", $part, "}, [{src}]"),
+                concat!($instruction, " {b", $part, "}, [{src} + {len} - ", $width, "]"),
+                concat!($instruction, " [{dst}], {a", $part, "}"),
+                concat!($instruction, " [{dst} + {len} - ", $width, "], {b", $part, "}"),
+                src = in(reg) src,
+                dst = in(reg) dst,
+                len = in(reg) len,
+                a = out($class) _,
+                b = out($class) _,
+                options(nostack, preserves_flags)
+            )
+        };
+    }
+    macro_rules! one {
+        ($class:ident, $part:literal) => {
+            std::arch::asm!(
+                concat!("mov {a", $part, "}, [{src}]"),
+                concat!("mov [{dst}], {a", $part, "}"),
+                src = in(reg) src,
+                dst = in(reg) dst,
+                a = out($class) _,
+                options(nostack, preserves_flags)
+            )
+        };
+    }
+    // Flags, headers and small messages; where the length is known, no branch is left.
+    // SAFETY: the caller vouches for both ranges. Each branch accesses the first and the last bytes of a range, which is as long
+    // as the branch says, and reads all before it writes any, so that ranges which overlap are copied right, too.
+    // What a racing access sees is defined by the machine, since no Rust access is made.
+    unsafe {
+        // Compared one after the other: a table of jumps would cost more where the length is known to nobody.
+        if len > 32 {
+            copy_blocks(src, dst, len);
+        } else if len > 16 {
+            two!("movups", xmm_reg, "", "16");
+        } else if len > 8 {
+            two!("mov", reg, "", "8");
+        } else if len == 8 {
+            one!(reg, "");
+        } else if len > 4 {
+            two!("mov", reg, ":e", "4");
+        } else if len == 4 {
+            one!(reg, ":e");
+        } else if len == 3 {
+            two!("mov", reg, ":x", "2");
+        } else if len == 2 {
+            one!(reg, ":x");
+        } else if len == 1 {
+            one!(reg_byte, "");
+        }
+    }
+}
+
+/// As [`copy`], of any length: by blocks.
+///
+/// # Safety
+/// As [`copy`].
+#[cfg(all(target_arch = "x86_64", not(visible_copies)))]
+unsafe fn copy_blocks(src: *const u8, dst: *mut u8, len: usize) {
     /// Copies at least so long are of many packets at once, or of none: for them this one instruction is as fast as there is,
     /// above all where the memory is not in the caches.
     const LONG: usize = 8192;
@@ -310,6 +380,7 @@ unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
 /// # Safety
 /// `dst` is writable for as many bytes, and disjoint from `data`. Others may access it meanwhile.
 #[cfg(all(target_arch = "x86_64", not(visible_copies)))]
+#[inline]
 unsafe fn copy_in(data: &[u8], dst: *mut u8) {
     // SAFETY: a slice is readable for its length; the caller vouches for `dst`.
     unsafe { copy(data.as_ptr(), dst, data.len()) };

@@ -210,23 +210,35 @@ impl Cq {
     ///
     /// # Errors
     /// [`Overrun`] when none is left and some were lost.
+    #[inline]
     pub(crate) fn poll(
+        &self,
+        max: usize,
+        each: impl FnMut(usize, &Completion, u64),
+    ) -> Result<usize, Overrun> {
+        // Acquire: what was done before the completion was stored is seen by whoever polls it, or finds it polled.
+        match self.filled.load(Ordering::Acquire) {
+            true => self.poll_filled(max, each),
+            false => Ok(0),
+        }
+    }
+
+    #[inline(never)]
+    fn poll_filled(
         &self,
         max: usize,
         mut each: impl FnMut(usize, &Completion, u64),
     ) -> Result<usize, Overrun> {
-        // Acquire: what was done before the completion was stored is seen by whoever polls it, or finds it polled.
-        if !self.filled.load(Ordering::Acquire) {
-            return Ok(0);
-        }
         let mut ring = lock(&self.ring);
         let mut n = 0;
         while n < max {
-            let Some(entry) = ring.entries.pop_front() else {
+            // Read where it lies: it is large.
+            let Some(entry) = ring.entries.front() else {
                 break;
             };
             entry.reclaim();
             each(n, &entry.wc, entry.stamp);
+            ring.entries.pop_front();
             n += 1;
         }
         if n == 0 && max > 0 && ring.overrun {

@@ -278,6 +278,7 @@ impl Driver {
     }
 
     /// When [`step`](Driver::step) has something to do without anything arriving.
+    #[inline]
     pub(super) fn next_timeout(&self, now: Instant) -> Option<Instant> {
         let busy = self.faults.is_some() || !self.waiting.is_empty();
         if !busy && self.shm.as_ref().is_none_or(|shm| !shm.waits()) {
@@ -367,9 +368,10 @@ impl Driver {
 
     /// A turn of whoever comes back at once would certainly find nothing to do, and this one need not
     /// [look around](Driver::look_around).
+    #[inline]
     pub(super) fn is_quiet(&mut self, now: Instant) -> bool {
         let plain = self.faults.is_none() && self.waiting.is_empty();
-        let Some(shm) = self.shm.as_mut().filter(|_| plain) else {
+        let Some(shm) = self.shm.as_ref().filter(|_| plain) else {
             return false;
         };
         if !shm.is_quiet() || self.objects.posts.pending() || !self.engine.is_quiet(now) {

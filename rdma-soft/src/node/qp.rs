@@ -113,7 +113,7 @@ impl Qp {
         self.give_receives(engine);
         let mut sends = lock(&self.send);
         if !sends.staged.is_empty() {
-            engine.post_sends(self.num, sends.staged.drain(..));
+            engine.post_sends(self.num, &mut sends.staged);
         }
     }
 

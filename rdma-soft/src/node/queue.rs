@@ -1,6 +1,7 @@
 //! Work queues: where posters leave requests, and how the node learns of them.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -113,19 +114,45 @@ impl<'a, W> Posting<'a, W> {
         self.queue.flushes
     }
 
-    /// Takes out the requests that the engine has not taken yet, in order. For whoever has the engine.
-    pub(super) fn staged(&mut self) -> impl Iterator<Item = W> {
-        self.queue.staged.drain(..)
+    /// The requests that the engine has not taken yet, in order. For whoever has the engine.
+    pub(super) fn staged(&mut self) -> &mut VecDeque<W> {
+        &mut self.queue.staged
     }
 
     /// Appends a request that carries the position which [`slot`](Posting::slot) gave. `signaled`: it
     /// completes with an entry in the CQ even on success.
     pub(crate) fn push(&mut self, wqe: W, signaled: bool) {
-        self.queue.posted += 1;
-        if signaled {
-            self.queue.signaled = self.queue.posted;
-        }
+        let Ok(()) = self.push_with(wqe, |_| Ok::<_, Infallible>(signaled));
+    }
+
+    /// As [`push`](Posting::push), of a request that `fill` completes where it lies, for it is large; it tells whether the
+    /// request is signaled.
+    ///
+    /// # Errors
+    /// What `fill` refuses: then nothing was appended.
+    #[inline]
+    pub(crate) fn push_with<E>(
+        &mut self,
+        wqe: W,
+        fill: impl FnOnce(&mut W) -> Result<bool, E>,
+    ) -> Result<(), E> {
         self.queue.staged.push_back(wqe);
+        let Some(wqe) = self.queue.staged.back_mut() else {
+            return Ok(());
+        };
+        match fill(wqe) {
+            Ok(signaled) => {
+                self.queue.posted += 1;
+                if signaled {
+                    self.queue.signaled = self.queue.posted;
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.queue.staged.pop_back();
+                Err(error)
+            }
+        }
     }
 }
 

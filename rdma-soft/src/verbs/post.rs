@@ -6,9 +6,9 @@ use rdma_core_sys::rules::Transport;
 use rdma_core_sys::*;
 
 use super::qp::QpObject;
-use super::request::{recv_request, send_request};
+use super::request::{push_recv, push_send};
 use super::{object, refuse};
-use crate::core::{CallError, RecvWqe};
+use crate::core::CallError;
 use crate::node::Posting;
 
 pub(super) unsafe extern "C" fn post_send(
@@ -28,9 +28,7 @@ pub(super) unsafe extern "C" fn post_send(
     let (accepted, outcome) = stage(&mut queue, wr, bad_wr, |queue, request, seq| {
         // SAFETY: not null, so it is a request of the list that ibv_post_send(3) asks for, and the QP
         // is one of ours.
-        let wqe = unsafe { send_request(qp, soft, request, seq)? };
-        let signaled = wqe.signaled;
-        queue.push(wqe, signaled);
+        unsafe { push_send(queue, qp, soft, request, seq)? };
         // SAFETY: as above.
         Ok(unsafe { (*request).next })
     });
@@ -57,7 +55,9 @@ pub(super) unsafe extern "C" fn post_recv(
     let max_sge = soft.init.max_recv_sge;
     let (accepted, outcome) = stage(&mut queue, wr, bad_wr, |queue, request, seq| {
         // SAFETY: not null, so it is a request of the list that ibv_post_recv(3) asks for.
-        unsafe { push_recv(queue, max_sge, request, seq) }
+        unsafe { push_recv(queue, max_sge, request, seq)? };
+        // SAFETY: as above.
+        Ok(unsafe { (*request).next })
     });
     // The engine takes them when a message comes. Whoever moves the QP to ERR tells the queue so under its lock, and takes
     // what is there afterwards: either it finds these, or the queue flushes already.
@@ -83,7 +83,9 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     let max_sge = soft.init.max_sge;
     let (accepted, outcome) = stage(&mut queue, wr, bad_wr, |queue, request, seq| {
         // SAFETY: not null, so it is a request of the list that ibv_post_srq_recv(3) asks for.
-        unsafe { push_recv(queue, max_sge, request, seq) }
+        unsafe { push_recv(queue, max_sge, request, seq)? };
+        // SAFETY: as above.
+        Ok(unsafe { (*request).next })
     });
     drop(queue);
     if accepted {
@@ -113,22 +115,6 @@ fn check_recv_queue(soft: &QpObject) -> Result<(), CallError> {
         _ => return Ok(()),
     };
     Err(CallError::invalid(why))
-}
-
-/// Appends a receive request to a queue; gives the one after it.
-///
-/// # Safety
-/// `wr` is a request as ibv_post_recv(3) asks for.
-unsafe fn push_recv(
-    queue: &mut Posting<'_, RecvWqe>,
-    max_sge: u32,
-    wr: *mut ibv_recv_wr,
-    seq: u64,
-) -> Result<*mut ibv_recv_wr, CallError> {
-    // SAFETY: the caller's promise.
-    queue.push(unsafe { recv_request(max_sge, wr, seq)? }, true);
-    // SAFETY: as above.
-    Ok(unsafe { (*wr).next })
 }
 
 /// Appends the requests of a list to a queue, up to the first one that is refused. `push` appends a

@@ -14,6 +14,7 @@ use crate::core::{
     Ah, CallError, Data, InlineData, MULTICAST_QP, RecvWqe, Remote, SendOp, SendWqe, Sge, SgeList,
 };
 use crate::mem::Region;
+use crate::node::Posting;
 
 /// The entries of a request as they lie in the application's memory.
 ///
@@ -22,6 +23,7 @@ use crate::mem::Region;
 ///
 /// # Safety
 /// `list` is null or holds `count` entries.
+#[inline]
 unsafe fn read_entries(
     list: *mut ibv_sge,
     count: c_int,
@@ -57,6 +59,7 @@ unsafe fn read_entries(
 ///
 /// # Safety
 /// `list` is null or holds `count` entries.
+#[inline]
 pub(super) unsafe fn entries(
     list: *mut ibv_sge,
     count: c_int,
@@ -68,6 +71,7 @@ pub(super) unsafe fn entries(
     Ok(entries)
 }
 
+#[inline]
 fn fill(entries: &mut SgeList, list: impl Iterator<Item = Sge>) -> Result<(), CallError> {
     for sge in list {
         if !entries.push(sge) {
@@ -146,6 +150,7 @@ unsafe fn fill_inline(
 ///
 /// # Safety
 /// `qp` is a live QP of ours, and `soft` its part; `wr` is a request as ibv_post_send(3) asks for.
+#[inline]
 unsafe fn operation(
     qp: *mut ibv_qp,
     soft: &QpObject,
@@ -282,11 +287,13 @@ pub(super) fn build(soft: &QpObject, parts: Parts) -> Result<SendWqe, CallError>
 }
 
 /// Whether a request completes with an entry in the CQ even on success.
+#[inline]
 fn is_signaled(soft: &QpObject, flags: ibv_send_flags) -> bool {
     soft.init.sq_sig_all || flags.contains(IBV_SEND_SIGNALED)
 }
 
 /// The opcode of an operation.
+#[inline]
 fn opcode(op: &SendOp) -> ibv_wr_opcode {
     match op {
         SendOp::Send {
@@ -308,6 +315,7 @@ fn opcode(op: &SendOp) -> ibv_wr_opcode {
 }
 
 /// What [`build`] refuses.
+#[inline]
 fn check(soft: &QpObject, op: &SendOp, data: &Data, xrc_srq: u32) -> Result<(), CallError> {
     let transport = soft.init.transport;
     if !transport.supports(opcode(op)) {
@@ -382,8 +390,8 @@ fn check_datagram(soft: &QpObject, ah: &Ah, qp_num: u32) -> Result<(), CallError
     Ok(())
 }
 
-/// Checks and copies a send request. A window that it binds reports the new key at once, as the
-/// application's messages to the peer follow this request.
+/// Checks a send request, and appends a copy of it to its queue, at position `seq`. A window that it binds reports the new
+/// key at once, as the application's messages to the peer follow this request.
 ///
 /// # Errors
 /// `EINVAL` for too many entries and for inline data that is too long, and what [`operation`] and
@@ -391,12 +399,14 @@ fn check_datagram(soft: &QpObject, ah: &Ah, qp_num: u32) -> Result<(), CallError
 ///
 /// # Safety
 /// `qp` is a live QP of ours, and `soft` its part; `wr` is a request as ibv_post_send(3) asks for.
-pub(super) unsafe fn send_request(
+#[inline]
+pub(super) unsafe fn push_send(
+    queue: &mut Posting<'_, SendWqe>,
     qp: *mut ibv_qp,
     soft: &QpObject,
     wr: *mut ibv_send_wr,
     seq: u64,
-) -> Result<SendWqe, CallError> {
+) -> Result<(), CallError> {
     // SAFETY: the caller's promise.
     let op = unsafe { operation(qp, soft, wr)? };
     // SAFETY: the caller's promise. The number of an SRQ is only read where there is one.
@@ -410,7 +420,7 @@ pub(super) unsafe fn send_request(
     };
     let inline = flags.contains(IBV_SEND_INLINE);
     // Made where it is to be, not from `Parts`: a request is large, and copies of it show.
-    let mut wqe = SendWqe {
+    let wqe = SendWqe {
         wr_id,
         seq,
         op,
@@ -423,42 +433,56 @@ pub(super) unsafe fn send_request(
         fence: flags.contains(IBV_SEND_FENCE),
         xrc_srq,
     };
-    // What the entries of an inline request that fetches name is not to be read: it is refused below.
-    let refused = inline && wqe.op.is_fetch();
-    if !(wqe.op.is_local() || refused) {
-        // SAFETY: the caller's promise.
-        let list = unsafe { read_entries((*wr).sg_list, (*wr).num_sge, soft.init.max_send_sge)? };
-        match &mut wqe.data {
-            Data::Sges(sges) => fill(sges, list)?,
-            Data::Inline(data) => {
-                let ranges = list.map(|sge| (sge.addr, sge.len as usize));
-                // SAFETY: the caller's promise; the entries of an inline request name readable memory
-                // (ibv_post_send(3)).
-                unsafe { fill_inline(data, ranges, soft.init.max_inline)? };
+    queue.push_with(wqe, |wqe| {
+        // What the entries of an inline request that fetches name is not to be read: it is refused below.
+        let refused = inline && wqe.op.is_fetch();
+        if !(wqe.op.is_local() || refused) {
+            // SAFETY: the caller's promise.
+            let list =
+                unsafe { read_entries((*wr).sg_list, (*wr).num_sge, soft.init.max_send_sge)? };
+            match &mut wqe.data {
+                Data::Sges(sges) => fill(sges, list)?,
+                Data::Inline(data) => {
+                    let ranges = list.map(|sge| (sge.addr, sge.len as usize));
+                    // SAFETY: the caller's promise; the entries of an inline request name readable memory
+                    // (ibv_post_send(3)).
+                    unsafe { fill_inline(data, ranges, soft.init.max_inline)? };
+                }
             }
         }
-    }
-    check(soft, &wqe.op, &wqe.data, xrc_srq)?;
-    if let SendOp::BindWindow(bind) = &wqe.op {
-        // SAFETY: the caller's promise, and `operation` found the window to be one of ours.
-        unsafe { (*(*wr).ext.bind_mw.mw).rkey = bind.rkey };
-    }
-    Ok(wqe)
+        check(soft, &wqe.op, &wqe.data, xrc_srq)?;
+        if let SendOp::BindWindow(bind) = &wqe.op {
+            // SAFETY: the caller's promise, and `operation` found the window to be one of ours.
+            unsafe { (*(*wr).ext.bind_mw.mw).rkey = bind.rkey };
+        }
+        Ok(wqe.signaled)
+    })
 }
 
-/// Checks and copies a receive request.
+/// Checks a receive request, and appends a copy of it to its queue, at position `seq`.
 ///
 /// # Errors
 /// `EINVAL` for too many entries.
 ///
 /// # Safety
 /// `wr` is a request as ibv_post_recv(3) asks for.
-pub(super) unsafe fn recv_request(
+#[inline]
+pub(super) unsafe fn push_recv(
+    queue: &mut Posting<'_, RecvWqe>,
     max_sge: u32,
     wr: *mut ibv_recv_wr,
     seq: u64,
-) -> Result<RecvWqe, CallError> {
+) -> Result<(), CallError> {
     // SAFETY: the caller's promise.
-    let (wr_id, sges) = unsafe { ((*wr).wr_id, entries((*wr).sg_list, (*wr).num_sge, max_sge)?) };
-    Ok(RecvWqe { wr_id, seq, sges })
+    let (wr_id, list) = unsafe {
+        (
+            (*wr).wr_id,
+            read_entries((*wr).sg_list, (*wr).num_sge, max_sge)?,
+        )
+    };
+    let sges = SgeList::new();
+    queue.push_with(RecvWqe { wr_id, seq, sges }, |wqe| {
+        fill(&mut wqe.sges, list)?;
+        Ok(true)
+    })
 }

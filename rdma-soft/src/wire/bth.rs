@@ -57,32 +57,22 @@ impl Bth {
     }
 
     /// Writes the header to the front of `out`, which must hold [`LEN`](Self::LEN) bytes.
+    #[inline]
     pub fn emit(&self, out: &mut [u8]) {
-        let [_, q2, q1, q0] = self.dest_qp.to_be_bytes();
-        let [_, p2, p1, p0] = self.psn.value().to_be_bytes();
-        let [k1, k0] = self.pkey.to_be_bytes();
-        let flags = u8::from(self.solicited) << 7
-            | u8::from(self.mig_req) << 6
-            | (self.pad & 3) << 4
-            | self.tver & 0x0f;
-        let ecn = u8::from(self.fecn) << 7 | u8::from(self.becn) << 6;
-        let ack = u8::from(self.ack_req) << 7;
-        put(
-            out,
-            [
-                self.opcode.0,
-                flags,
-                k1,
-                k0,
-                ecn,
-                q2,
-                q1,
-                q0,
-                ack,
-                p2,
-                p1,
-                p0,
-            ],
-        );
+        let flags = u32::from(self.solicited) << 7
+            | u32::from(self.mig_req) << 6
+            | u32::from(self.pad & 3) << 4
+            | u32::from(self.tver & 0x0f);
+        let ecn = u32::from(self.fecn) << 31 | u32::from(self.becn) << 30;
+        let words = [
+            u32::from(self.opcode.0) << 24 | flags << 16 | u32::from(self.pkey),
+            ecn | self.dest_qp & 0xff_ffff,
+            u32::from(self.ack_req) << 31 | self.psn.value(),
+        ];
+        let mut bytes = [0; Bth::LEN];
+        for (bytes, word) in bytes.chunks_exact_mut(4).zip(words) {
+            bytes.copy_from_slice(&word.to_be_bytes());
+        }
+        put(out, bytes);
     }
 }

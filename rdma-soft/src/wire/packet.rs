@@ -96,46 +96,27 @@ impl Packet {
     ///
     /// # Errors
     /// As [`parse`](Packet::parse).
-    #[inline(always)]
     pub fn parse_header(bytes: &[u8], len: usize) -> Result<(Packet, usize, usize), ParseError> {
+        let mut packet = Packet::new(Bth::default());
+        let (header, payload) = packet.read_header(bytes, len)?;
+        Ok((packet, header, payload))
+    }
+
+    /// As [`parse_header`](Packet::parse_header), in place, for a packet is large: all headers become those in `bytes`, or, in
+    /// case of an error, any.
+    ///
+    /// # Errors
+    /// As [`parse`](Packet::parse).
+    #[inline(always)]
+    pub fn read_header(&mut self, bytes: &[u8], len: usize) -> Result<(usize, usize), ParseError> {
         let bth = Bth::parse(bytes)?;
         let Some(info) = bth.opcode.info() else {
             return Err(ParseError::UnknownOpcode(bth.opcode.0));
         };
-        let mut packet = Packet::new(bth);
+        *self = Packet::new(bth);
         let mut rest = &bytes[Bth::LEN..];
-        // In the order of the wire.
-        if info.headers.contains(Headers::XRCETH) {
-            packet.xrceth = Some(XrcEth::parse(rest)?.0);
-            rest = &rest[XrcEth::LEN..];
-        }
-        if info.headers.contains(Headers::DETH) {
-            packet.deth = Some(Deth::parse(rest)?);
-            rest = &rest[Deth::LEN..];
-        }
-        if info.headers.contains(Headers::RETH) {
-            packet.reth = Some(Reth::parse(rest)?);
-            rest = &rest[Reth::LEN..];
-        }
-        if info.headers.contains(Headers::ATOMIC_ETH) {
-            packet.atomic = Some(AtomicEth::parse(rest)?);
-            rest = &rest[AtomicEth::LEN..];
-        }
-        if info.headers.contains(Headers::AETH) {
-            packet.aeth = Some(Aeth::parse(rest)?);
-            rest = &rest[Aeth::LEN..];
-        }
-        if info.headers.contains(Headers::ATOMIC_ACK_ETH) {
-            packet.atomic_ack = Some(AtomicAckEth::parse(rest)?.0);
-            rest = &rest[AtomicAckEth::LEN..];
-        }
-        if info.headers.contains(Headers::IMM) {
-            packet.imm = Some(ImmDt::parse(rest)?.0);
-            rest = &rest[ImmDt::LEN..];
-        }
-        if info.headers.contains(Headers::IETH) {
-            packet.ieth = Some(Ieth::parse(rest)?.0);
-            rest = &rest[Ieth::LEN..];
+        if info.headers != Headers::BTH {
+            rest = self.read_extensions(info.headers, rest)?;
         }
         let header = bytes.len() - rest.len();
         let have = len.saturating_sub(header);
@@ -148,9 +129,51 @@ impl Packet {
         }
         let pad = bth.pad;
         match have.checked_sub(usize::from(pad)) {
-            Some(payload) => Ok((packet, header, payload)),
+            Some(payload) => Ok((header, payload)),
             None => Err(ParseError::BadPad { pad, have }),
         }
+    }
+
+    /// Reads those of the extension headers that are in `headers` from the front of `rest`; gives what is behind them.
+    fn read_extensions<'a>(
+        &mut self,
+        headers: Headers,
+        mut rest: &'a [u8],
+    ) -> Result<&'a [u8], ParseError> {
+        // In the order of the wire.
+        if headers.contains(Headers::XRCETH) {
+            self.xrceth = Some(XrcEth::parse(rest)?.0);
+            rest = &rest[XrcEth::LEN..];
+        }
+        if headers.contains(Headers::DETH) {
+            self.deth = Some(Deth::parse(rest)?);
+            rest = &rest[Deth::LEN..];
+        }
+        if headers.contains(Headers::RETH) {
+            self.reth = Some(Reth::parse(rest)?);
+            rest = &rest[Reth::LEN..];
+        }
+        if headers.contains(Headers::ATOMIC_ETH) {
+            self.atomic = Some(AtomicEth::parse(rest)?);
+            rest = &rest[AtomicEth::LEN..];
+        }
+        if headers.contains(Headers::AETH) {
+            self.aeth = Some(Aeth::parse(rest)?);
+            rest = &rest[Aeth::LEN..];
+        }
+        if headers.contains(Headers::ATOMIC_ACK_ETH) {
+            self.atomic_ack = Some(AtomicAckEth::parse(rest)?.0);
+            rest = &rest[AtomicAckEth::LEN..];
+        }
+        if headers.contains(Headers::IMM) {
+            self.imm = Some(ImmDt::parse(rest)?.0);
+            rest = &rest[ImmDt::LEN..];
+        }
+        if headers.contains(Headers::IETH) {
+            self.ieth = Some(Ieth::parse(rest)?.0);
+            rest = &rest[Ieth::LEN..];
+        }
+        Ok(rest)
     }
 
     /// The extension headers that are there, and the BTH.

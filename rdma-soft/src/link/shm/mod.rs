@@ -42,7 +42,7 @@ use rustix::io::Errno;
 
 use self::meeting::{Connection, listen};
 use self::outgoing::Outgoing;
-use self::receiving::{Incoming, has_record};
+use self::receiving::Incoming;
 pub(crate) use outgoing::Executed;
 pub(crate) use ring::{Asked, Record};
 
@@ -152,12 +152,13 @@ impl ShmLink {
 
     /// There are nodes that send to this one, and nothing has come from them; nobody waits for anything.
     #[inline]
-    pub(crate) fn is_quiet(&mut self) -> bool {
-        let came = |i: &mut Incoming| i.over || has_record(i);
+    pub(crate) fn is_quiet(&self) -> bool {
+        let came = |i: &Incoming| {
+            let ring = i.ring.as_ref();
+            i.over || ring.is_some_and(|(_, ring)| ring.may_have_record())
+        };
         let plain = self.is_live() && !self.waits && !self.opening && self.executed.is_empty();
-        plain
-            && !self.incoming.iter_mut().any(came)
-            && !self.outgoing.iter().any(|o| o.has_news(false))
+        plain && !self.incoming.iter().any(came) && !self.outgoing.iter().any(|o| o.has_news(false))
     }
 }
 

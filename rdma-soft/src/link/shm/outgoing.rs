@@ -87,6 +87,7 @@ impl Outgoing {
     }
 
     /// Decides about a packet that is about to go. `executed` gets what is heard of earlier ones.
+    #[inline]
     pub(super) fn next(&mut self, now: Instant, executed: &mut Vec<Executed>) -> Next {
         let hear = hear(self.src, self.dst, executed);
         let next = match &mut self.state {

@@ -90,7 +90,7 @@ impl ShmLink {
     }
 }
 
-pub(super) fn has_record(incoming: &mut Incoming) -> bool {
+fn has_record(incoming: &mut Incoming) -> bool {
     let ring = incoming.ring.as_mut();
     ring.is_some_and(|(_, ring)| ring.has_record() == Ok(true))
 }
@@ -111,11 +111,9 @@ fn receive(
             break false;
         }
         match ring.next() {
-            Ok(Some(record)) => {
-                if take(incoming.local, *src, &record, ring.memory()) {
-                    ring.executed(&record);
-                }
-                ring.done();
+            Ok(Some((record, memory))) => {
+                let executed = take(incoming.local, *src, record, memory);
+                ring.done(executed);
                 count += 1;
             }
             Ok(None) => break false,

@@ -220,9 +220,9 @@ impl Sender {
         self.shared.ring()
     }
 
-    /// The packet is written; `asked` if its sender asks for an acknowledgement.
+    /// The packet is written.
     #[inline]
-    pub(super) fn push(&mut self, now: Instant, slot: &Slot, ip: IpFields, asked: Option<Asked>) {
+    pub(super) fn push(&mut self, now: Instant, slot: &Slot, ip: IpFields) {
         let mut about = [0; HEADERS];
         about[0] = slot.of.0 as u8;
         about[1] = ip.traffic_class;
@@ -235,13 +235,16 @@ impl Sender {
         if self.tail == self.head {
             (self.idle_since, self.idle_at) = (Some(now), self.head);
         }
-        let begin = self.tail;
         self.tail += slot.len;
-        if let Some(asked) = asked {
-            self.asked.push_back((begin, asked));
-            if asked.awaited {
-                self.awaited = self.tail;
-            }
+    }
+
+    /// The sender of the packet that was [written](Sender::push) last asks for an acknowledgement. It may have been published:
+    /// what the receiver does is only looked at afterwards.
+    #[inline]
+    pub(super) fn ask(&mut self, slot: &Slot, asked: Asked) {
+        self.asked.push_back((self.tail - slot.len, asked));
+        if asked.awaited {
+            self.awaited = self.tail;
         }
     }
 
@@ -297,30 +300,36 @@ pub(crate) struct Record {
     body: usize,
     /// Where they are in the receiver's memory.
     pub(crate) at: u64,
-    /// Where the record is.
-    begin: u64,
 }
 
 impl Record {
-    /// The packet, as it was when the record was taken, whatever the sender does; and how long the payload is,
-    /// without padding.
+    /// Reads the headers of the packet, as they were when the record was taken, whatever the sender does; gives the length of
+    /// the payload, without padding.
     ///
     /// # Errors
     /// [`IngressError`].
     #[inline(always)]
-    pub(crate) fn parse(&self) -> Result<(Packet, usize), IngressError> {
+    pub(crate) fn parse(&self, packet: &mut Packet) -> Result<usize, IngressError> {
         let len = self.headers + self.body;
         if self.headers < Bth::LEN {
             return Err(IngressError::TooShort(len));
         }
         let bytes = &self.line[HEADERS..HEADERS + self.headers];
-        let (packet, read, payload) = headers(bytes, len)?;
+        let (read, payload) = headers(packet, bytes, len)?;
         if read != self.headers {
             let (opcode, have) = (packet.bth.opcode, self.headers - read);
             let more = ParseError::UnexpectedPayload { opcode, have };
             return Err(IngressError::BadHeader(more));
         }
-        Ok((packet, payload))
+        Ok(payload)
+    }
+
+    /// As [`parse`](Record::parse), with the packet.
+    #[cfg(test)]
+    pub(super) fn parsed(&self) -> Result<(Packet, usize), IngressError> {
+        let mut packet = Packet::new(Bth::default());
+        let len = self.parse(&mut packet)?;
+        Ok((packet, len))
     }
 
     /// What else is to be known.
@@ -343,8 +352,8 @@ pub(super) struct Receiver {
     tail: u64,
     /// What the sender knows of `head`.
     released: u64,
-    /// Where the record that was taken last ends.
-    end: u64,
+    /// The record that was taken last.
+    record: Record,
     /// The sender is gone: what comes behind `tail` is not of it.
     ended: bool,
 }
@@ -357,12 +366,25 @@ impl Receiver {
             head: 0,
             tail: 0,
             released: 0,
-            end: 0,
+            record: Record {
+                line: [0; LINE],
+                headers: 0,
+                body: 0,
+                at: 0,
+            },
             ended: false,
         })
     }
 
+    /// There may be a record: the sender has moved on, or not all is taken.
+    #[inline]
+    pub(super) fn may_have_record(&self) -> bool {
+        let moved = || self.shared.word(TAIL).load(Ordering::Relaxed) != self.tail;
+        self.head != self.tail || (!self.ended && moved())
+    }
+
     /// There is a record.
+    #[inline]
     pub(super) fn has_record(&mut self) -> Result<bool, Broken> {
         if self.head == self.tail && !self.ended {
             self.look()?;
@@ -383,52 +405,41 @@ impl Receiver {
         Ok(())
     }
 
-    /// The next record, if there is one. It stays until [`done`](Receiver::done).
+    /// The next record, if there is one, and the memory that it is in. It stays until [`done`](Receiver::done).
     #[inline]
-    pub(super) fn next(&mut self) -> Result<Option<Record>, Broken> {
+    pub(super) fn next(&mut self) -> Result<Option<(&Record, &Region)>, Broken> {
         if !self.has_record()? {
             return Ok(None);
         }
-        let at = self.head % LEN as u64;
-        let mut line = [0; LINE];
-        self.memory().read(at, &mut line).map_err(|_| Broken)?;
-        let headers = usize::from(line[0]);
-        let body = line[8..12].first_chunk().copied().unwrap_or_default();
-        let body = u32::from_le_bytes(body) as usize;
-        if headers > Packet::MAX_HEADER_LEN || body > MAX_PAYLOAD {
+        let (at, record) = (self.head % LEN as u64, &mut self.record);
+        let ring = self.shared.ring();
+        ring.read(at, &mut record.line).map_err(|_| Broken)?;
+        record.headers = usize::from(record.line[0]);
+        let body = record.line[8..12].first_chunk().copied();
+        record.body = u32::from_le_bytes(body.unwrap_or_default()) as usize;
+        if record.headers > Packet::MAX_HEADER_LEN || record.body > MAX_PAYLOAD {
             return Err(Broken);
         }
-        let (begin, len) = layout(headers, body);
+        let (begin, len) = layout(record.headers, record.body);
         // Not beyond what is there, and so not beyond the ring.
         if len as u64 > self.tail - self.head {
             return Err(Broken);
         }
-        self.end = self.head + len as u64;
-        Ok(Some(Record {
-            line,
-            headers,
-            body,
-            at: at + begin as u64,
-            begin: at,
-        }))
+        record.at = at + begin as u64;
+        Ok(Some((record, ring)))
     }
 
-    /// The memory that records are in.
-    pub(super) fn memory(&self) -> &Region {
-        self.shared.ring()
-    }
-
-    /// The request in the record that was taken last is executed.
+    /// The record that was taken is not needed any more; `executed` if the request in it is executed, and the sender is to
+    /// know so.
     #[inline]
-    pub(super) fn executed(&mut self, record: &Record) {
-        let said = self.memory().write(record.begin + EXECUTED, &[1]);
-        // It lies inside: so did the record.
-        debug_assert!(said.is_ok());
-    }
-
-    /// The record that was taken is not needed any more.
-    pub(super) fn done(&mut self) {
-        self.head = self.end;
+    pub(super) fn done(&mut self, executed: bool) {
+        if executed {
+            let said = (self.shared.ring()).write(self.head % LEN as u64 + EXECUTED, &[1]);
+            // It lies inside: so did the record.
+            debug_assert!(said.is_ok());
+        }
+        let (_, len) = layout(self.record.headers, self.record.body);
+        self.head += len as u64;
     }
 
     /// Gives the sender the room of all that is done with, and shows it what of that was executed; true if it sleeps and the

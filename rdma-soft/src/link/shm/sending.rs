@@ -18,6 +18,7 @@ const PUBLISHED: u64 = 16 << 10;
 
 impl ShmLink {
     /// The way from an address of this node to another one, if there is room for one more.
+    #[inline]
     fn way(&mut self, now: Instant, src: IpAddr, dst: IpAddr) -> Option<usize> {
         let is = |o: &Outgoing| o.dst == dst && o.src == src;
         let at = match self.outgoing.get(self.last) {
@@ -52,6 +53,7 @@ impl ShmLink {
     }
 
     /// Which way the next packet from an address of this node to another one goes.
+    #[inline]
     pub(crate) fn route(&mut self, now: Instant, src: IpAddr, dst: IpAddr) -> Route {
         let Some(at) = self.way(now, src, dst) else {
             return Route::Udp;
@@ -92,6 +94,7 @@ impl ShmLink {
 
     /// Where in that ring the next packet is to be written: so many bytes of headers, and of payload with its
     /// padding. `None` if the ring is none that [`route`](ShmLink::route) gave just now.
+    #[inline]
     pub(crate) fn slot(
         &mut self,
         ring: usize,
@@ -119,11 +122,14 @@ impl ShmLink {
         // The first one at once, for the receiver may be waiting for it.
         let first = !self.written;
         self.written = true;
-        // Whoever sleeps is to hear of what is executed from now on, too.
-        self.unasked |= asked.is_some();
-        sender.push(now, slot, ip, asked);
+        sender.push(now, slot, ip);
         if (first || sender.unpublished() >= PUBLISHED) && sender.publish() {
             socket::ring_the_bell(&connection.socket);
+        }
+        if let Some(asked) = asked {
+            // Whoever sleeps is to hear of what is executed from now on, too.
+            self.unasked = true;
+            sender.ask(slot, asked);
         }
     }
 

@@ -77,7 +77,7 @@ fn received(at: &mut ShmLink) -> Vec<(IpAddr, u32)> {
     let mut all = Vec::new();
     at.receive(u32::MAX, |local, src, record, _| {
         assert_eq!(local, 0);
-        all.push((src, record.parse().unwrap().0.bth.psn.value()));
+        all.push((src, record.parsed().unwrap().0.bth.psn.value()));
         false
     });
     at.release();
@@ -364,7 +364,7 @@ fn a_ring_that_is_full() {
     // It takes one: those who wait may go on.
     let mut first = None;
     b.1.receive(1, |_, _, record, _| {
-        first = record.parse().ok();
+        first = record.parsed().ok();
         false
     });
     b.1.release();
@@ -379,7 +379,7 @@ fn a_ring_that_is_full() {
     let mut psns = Vec::new();
     b.1.tend(START);
     b.1.receive_from(0, a.0, |_, _, record, _| {
-        psns.push(record.parse().unwrap().0.bth.psn.value());
+        psns.push(record.parsed().unwrap().0.bth.psn.value());
         false
     });
     b.1.release();
@@ -420,7 +420,7 @@ fn garbage_in_a_ring() {
     while !b.1.tend(START) {}
     sender.memory().write(0, &[0xff; 64]).unwrap();
     let slot = sender.slot(12, 0);
-    sender.push(START, &slot, IpFields::default(), None);
+    sender.push(START, &slot, IpFields::default());
     sender.memory().write(0, &[0xff; 64]).unwrap();
     sender.publish();
     assert_eq!(received(&mut b.1), []);

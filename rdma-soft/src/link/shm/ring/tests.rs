@@ -37,23 +37,23 @@ fn put(sender: &mut Sender, psn: u32, data: &[u8]) -> bool {
         hop_limit: 7,
         flow_label: psn & 0xf_ffff,
     };
-    sender.push(Instant::ZERO, &slot, ip, None);
+    sender.push(Instant::ZERO, &slot, ip);
     true
 }
 
 /// Takes the next SEND out: its number and its data.
 fn take(receiver: &mut Receiver) -> Option<(u32, Vec<u8>)> {
-    let record = receiver.next().unwrap()?;
-    let (packet, len) = record.parse().unwrap();
+    let (record, memory) = receiver.next().unwrap()?;
+    let (packet, len) = record.parsed().unwrap();
     let mut data = vec![0; len];
-    receiver.memory().read(record.at, &mut data).unwrap();
+    memory.read(record.at, &mut data).unwrap();
     let psn = packet.bth.psn.value();
     let ip = record.ip();
     assert_eq!(
         (ip.traffic_class, ip.hop_limit, ip.flow_label),
         (psn as u8, 7, psn & 0xf_ffff)
     );
-    receiver.done();
+    receiver.done(false);
     Some((psn, data))
 }
 
@@ -105,12 +105,12 @@ proptest! {
                 memory.write(at + 8, &(junk ^ at).to_le_bytes()).unwrap();
             }
             for _ in 0..10_000 {
-                let Ok(Some(record)) = receiver.next() else { break };
+                let Ok(Some((record, _))) = receiver.next() else { break };
                 prop_assert!(record.at + record.body as u64 <= 2 * LEN as u64);
-                if let Ok((_, len)) = record.parse() {
+                if let Ok((_, len)) = record.parsed() {
                     prop_assert!(len <= record.body);
                 }
-                receiver.done();
+                receiver.done(false);
             }
         }
     }
@@ -138,9 +138,9 @@ fn a_full_ring_has_room_again_when_something_was_taken() {
     assert!(!sender.publish(), "nobody sleeps");
     assert!(sender.sleep(true));
     for psn in 0..count {
-        let record = receiver.next().unwrap().unwrap();
-        assert_eq!(record.parse().unwrap().0.bth.psn.value(), psn);
-        receiver.done();
+        let (record, _) = receiver.next().unwrap().unwrap();
+        assert_eq!(record.parsed().unwrap().0.bth.psn.value(), psn);
+        receiver.done(false);
     }
     assert!(!sender.has_room(|_| ()).unwrap(), "nothing is released yet");
     assert!(receiver.release(), "the sender is woken");
@@ -222,7 +222,10 @@ fn headers_and_lengths_that_disagree() {
         change(&sender);
         sender.publish();
         match receiver.next() {
-            Ok(record) => record.expect("a record").parse().map(|_| ()).map_err(Some),
+            Ok(record) => {
+                let (record, _) = record.expect("a record");
+                record.parsed().map(|_| ()).map_err(Some)
+            }
             Err(Broken) => Err(None),
         }
     };
