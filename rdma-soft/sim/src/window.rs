@@ -1,5 +1,6 @@
 //! Memory windows on what peers write.
 
+use rdma_core_sys::ops::ibv_inc_rkey;
 use rdma_core_sys::rules::Transport;
 use rdma_core_sys::{ibv_access_flags, ibv_mw_type};
 use rdma_soft::core::rng::Rng;
@@ -57,7 +58,7 @@ impl World {
                         .alloc_mw(pd, ibv_mw_type::IBV_MW_TYPE_2)
                         .map_err(|e| e.to_string())?,
                 };
-                let rkey = at & !0xff | at.wrapping_add(1) & 0xff;
+                let rkey = ibv_inc_rkey(at);
                 let (addr, len) = self.areas[target].range();
                 let lkey = Some(self.areas[target].keys.lkey);
                 let access = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE

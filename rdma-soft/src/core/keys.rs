@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rdma_core_sys::ops::ibv_inc_rkey;
 use rdma_core_sys::{ibv_access_flags, ibv_mw_type};
 
 use super::error::CallError;
@@ -270,7 +271,7 @@ impl Keys {
         let window = self.windows.get(&(rkey & WINDOW));
         match window {
             None => Err(CallError::invalid(format!("no memory window {rkey:#x}"))),
-            Some(w) if w.kind == ibv_mw_type::IBV_MW_TYPE_1 => Ok(next_tag(rkey)),
+            Some(w) if w.kind == ibv_mw_type::IBV_MW_TYPE_1 => Ok(ibv_inc_rkey(rkey)),
             Some(_) => Err(CallError::invalid(
                 "ibv_bind_mw is for windows of type 1; post IBV_WR_BIND_MW for type 2",
             )),
@@ -398,11 +399,6 @@ impl Keys {
     }
 }
 
-/// The same key with the next tag in its lowest byte (what `ibv_inc_rkey` does).
-fn next_tag(rkey: u32) -> u32 {
-    rkey & WINDOW | rkey.wrapping_add(1) & !WINDOW
-}
-
 /// Draws 32-bit keys that a peer cannot guess: a counter sent through a permutation with secret
 /// round keys. None repeats within 2^32 draws, so a key is its own generation: one that was
 /// deregistered opens nothing for that long.
@@ -470,7 +466,7 @@ mod tests {
         for seq in 0..1000 {
             let bind = WindowBind {
                 window: rkey,
-                rkey: next_tag(rkey),
+                rkey: ibv_inc_rkey(rkey),
                 lkey: Some(lkey),
                 addr: 0,
                 len: 64,

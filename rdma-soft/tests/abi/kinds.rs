@@ -507,5 +507,5 @@ pub fn invalidate(wr_id: u64, rkey: u32) -> ibv_send_wr {
 /// The key of a window's next bind: the upper 24 bits are the window's, the low byte belongs to the
 /// application.
 pub fn next_key(rkey: u32) -> u32 {
-    rkey & !0xff | rkey.wrapping_add(1) & 0xff
+    rdma_core_sys::ops::ibv_inc_rkey(rkey)
 }

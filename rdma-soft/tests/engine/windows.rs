@@ -1,5 +1,6 @@
 //! Memory windows: what opens one, what it opens, to whom, and what ends it.
 
+pub use rdma_core_sys::ops::ibv_inc_rkey as next;
 use rdma_core_sys::{ibv_access_flags, ibv_mw_type, ibv_wc_status};
 use rdma_soft::core::{Remote, SendOp, WindowBind};
 
@@ -95,11 +96,6 @@ impl Windows {
         }
         status
     }
-}
-
-/// The same window's key with the next tag.
-pub fn next(rkey: u32) -> u32 {
-    rkey & !0xff | rkey.wrapping_add(1) & 0xff
 }
 
 #[test]

@@ -255,7 +255,7 @@ fn windows_of_type_1_are_reached_over_xrc_and_nothing_is_invalidated() {
         let window = node.engine.alloc_mw(node.pd, kind).unwrap();
         let bind = WindowBind {
             window,
-            rkey: window & !0xff | window.wrapping_add(1) & 0xff,
+            rkey: rdma_core_sys::ops::ibv_inc_rkey(window),
             lkey: Some(m.lkey),
             addr: m.iova,
             len: 100,
