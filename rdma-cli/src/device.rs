@@ -8,7 +8,7 @@ use rdma_qp::{AckTimeout, Device, GidEntry, OpenError, PathMtu, RetryCount, Timi
 use rdma_soft::Profile;
 use rdma_soft::link::{Faults, Probability, parse_duration};
 
-use crate::devices::NO_RDMA;
+use crate::devices::{self, NO_RDMA};
 use crate::failure::{Failure, told};
 use crate::term::hung;
 
@@ -235,9 +235,9 @@ pub fn open(choice: &DeviceChoice) -> Result<Opened, Failure> {
     let port = device.port(choice.port).map_err(told)?;
     let info = port.query().map_err(told)?;
     if !info.is_active() {
-        let (name, state) = (device.name(), info.state);
+        let (name, state) = (device.name(), devices::state(&info));
         return Err(Failure::told(format!(
-            "{name}/{} is not active but {state:?}: choose another --port, or bring the link up",
+            "{name}/{} is {state}, not active: choose another --port, or bring the link up",
             choice.port
         )));
     }

@@ -320,8 +320,11 @@ fn write_port(out: &mut impl Write, style: Style, port: &PortEntry) -> io::Resul
             verdict,
             ..
         } = entry;
-        let place = entry.place();
-        let head = format!("    GID {index:>3}  {gid:<gids$}  {kind:<kinds$}  {place:<places$}  ");
+        let place = match places {
+            0 => String::new(),
+            _ => format!("{:<places$}  ", entry.place()),
+        };
+        let head = format!("    GID {index:>3}  {gid:<gids$}  {kind:<kinds$}  {place}");
         // Addresses and names of interfaces may be long.
         let room = head.chars().count() + verdict.chars().count() <= WIDTH;
         let head = match room {

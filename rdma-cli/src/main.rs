@@ -97,9 +97,9 @@ fn main() -> ExitCode {
             if !matches!(failure, Failure::OutputClosed | Failure::Found) {
                 let style = term::Style::of(&io::stderr());
                 let width = match io::stderr().is_terminal() {
-                    true => term::WIDTH,
+                    true => Some(term::WIDTH),
                     // What programs read is one line.
-                    false => usize::MAX,
+                    false => None,
                 };
                 // Where not even this can be written, the status still tells.
                 let _ = writeln!(io::stderr(), "{}", complaint(&failure, style, width));
@@ -109,11 +109,22 @@ fn main() -> ExitCode {
     }
 }
 
-/// A failure as people read it, in lines of at most `width` columns.
-fn complaint(failure: &Failure, style: term::Style, width: usize) -> String {
-    let text = term::Harmless(failure).to_string();
-    let lines = term::folded(&text, width - "qp: ".len());
-    format!("{} {}", style.red("qp:"), lines.join("\n    "))
+/// A failure as people read it, in lines of at most `width` columns, or all in one.
+fn complaint(failure: &Failure, style: term::Style, width: Option<usize>) -> String {
+    let text = failure.to_string();
+    let parts: Vec<_> = (text.lines())
+        .map(|part| term::Harmless(part.trim()).to_string())
+        .collect();
+    let text = match width {
+        None => parts.join("; ").replace(":; ", ": "),
+        Some(width) => {
+            let folded = parts
+                .iter()
+                .flat_map(|part| term::folded(part, width - "qp: ".len()));
+            folded.collect::<Vec<_>>().join("\n    ")
+        }
+    };
+    format!("{} {text}", style.red("qp:"))
 }
 
 #[cfg(test)]
@@ -124,9 +135,19 @@ mod tests {
     fn a_complaint_fits_a_terminal_and_is_one_line_elsewhere() {
         let style = term::Style::of(&std::fs::File::open("/dev/null").unwrap());
         let failure = Failure::told("a word ".repeat(20).trim_end());
-        let folded = complaint(&failure, style, 80);
+        let folded = complaint(&failure, style, Some(80));
         assert!(folded.lines().count() == 2 && folded.lines().all(|line| line.len() <= 80));
         assert!(folded.lines().nth(1).unwrap().starts_with("    a word"));
-        assert_eq!(complaint(&failure, style, usize::MAX).lines().count(), 1);
+        assert_eq!(complaint(&failure, style, None).lines().count(), 1);
+        // What a library says in several lines.
+        let failure = Failure::told("no GID:\n  index 0\n  index 1");
+        assert_eq!(
+            complaint(&failure, style, Some(80)),
+            "qp: no GID:\n    index 0\n    index 1"
+        );
+        assert_eq!(
+            complaint(&failure, style, None),
+            "qp: no GID: index 0; index 1"
+        );
     }
 }
