@@ -315,6 +315,11 @@ impl<'a> MrSlice<'a> {
         self.access().contains(IBV_ACCESS_LOCAL_WRITE)
     }
 
+    /// Whether they are the process's, and not behind a dma-buf.
+    pub(crate) fn has_bytes(&self) -> bool {
+        self.0.region().bytes_len() != 0 || self.is_empty()
+    }
+
     fn access(&self) -> ibv_access_flags {
         self.0.region().access
     }

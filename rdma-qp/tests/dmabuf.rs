@@ -6,7 +6,7 @@ mod fake;
 use std::os::fd::AsFd;
 
 use fake::Fake;
-use rdma_qp::{Access, Device, Errno};
+use rdma_qp::{Access, Device, Errno, PostError, PostFlags, op};
 
 #[test]
 fn a_device_without_it_says_so() {
@@ -34,7 +34,13 @@ fn its_range_and_rights_reach_the_library_and_its_requests_hold_it() {
     assert_eq!((mr.remote().addr, mr.remote().len), (0x7000_1000, 8192));
     assert!(mr.slice(8000, 200).is_err());
 
-    let mut qp = pd.rc(&cq).create().unwrap();
+    let mut qp = pd.rc(&cq).inline_data(64).create().unwrap();
+    // The library would read them at that address of the process.
+    let slices = [mr.slice(0, 0).unwrap(), mr.slice(16, 32).unwrap()];
+    let refused = qp.post(op::Send, &slices[1..], PostFlags::INLINE);
+    assert_eq!(refused, Err(PostError::InlineOfDevice { entry: 0 }));
+    assert!(qp.post(op::Send, slices[1], PostFlags::INLINE).is_err());
+    assert!(fake.state().qps[&qp.qp_num()].sends.is_empty());
     qp.send(mr.slice(16, 32).unwrap()).unwrap();
     let sent = fake.state().qps[&qp.qp_num()].sends[0].clone();
     assert_eq!(sent.entries, [(0x7000_1010, 32)]);

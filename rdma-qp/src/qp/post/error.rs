@@ -111,6 +111,14 @@ pub enum PostError {
         /// What was asked for.
         operation: Operation,
     },
+    /// What goes along in the request is copied out of the process, and this is a device's memory, behind a dma-buf.
+    #[error(
+        "range {entry} is of a dma-buf, whose bytes cannot be copied into a request: leave PostFlags::INLINE out"
+    )]
+    InlineOfDevice {
+        /// Which range, counted from 0.
+        entry: usize,
+    },
     /// The remote side is outside the peer's region.
     #[error("{len} bytes do not fit: the peer's region has {room} bytes from that place on")]
     OutOfRemoteRegion {

@@ -239,6 +239,11 @@ impl<T: Transport> Qp<T> {
                 operation: O::OPERATION,
             });
         }
+        if flags.contains(PostFlags::INLINE)
+            && let Some(entry) = local.iter().position(|slice| !slice.has_bytes())
+        {
+            return Err(PostError::InlineOfDevice { entry });
+        }
         let posted = self.handle.post_send(
             O::OPERATION,
             asked::<T, O>(flags),
