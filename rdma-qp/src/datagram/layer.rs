@@ -183,7 +183,6 @@ impl Layer {
     }
 
     /// Takes in the sender of a datagram, if that is an introduction, and the sender is welcome.
-    #[cold]
     fn admit(&mut self, now: Duration, from: Address, datagram: &[u8]) {
         let says = self.machine.introduction(from, datagram);
         // What cannot be read, or speaks of somebody else, is a stranger's.
@@ -202,7 +201,8 @@ impl Layer {
         };
         let mtu = card.endpoint.mtu.bytes();
         let most = self.strangers;
-        if let Ok(peer) = (self.machine).admit(now, from, mtu, card.max_message, most) {
+        let admitted = (self.machine).admit(now, (from, datagram), mtu, card.max_message, most);
+        if let Ok(peer) = admitted {
             self.lead(peer, way);
         }
     }
@@ -285,7 +285,7 @@ impl Layer {
                         qp_num: sender.qp_num,
                     };
                     let packet = Packet(buffer);
-                    if self.strangers > 0 && self.machine.address_is_free(from) {
+                    if self.strangers > 0 {
                         self.admit(now, from, &packet);
                     }
                     self.machine.handle_datagram(now, from, packet);

@@ -335,7 +335,7 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
                 continue;
             };
             peer.armed = None;
-            if peer.unproven.is_some_and(|until| until <= now) {
+            if peer.unproven.is_some_and(|(until, _)| until <= now) {
                 self.remove(index);
                 continue;
             }

@@ -61,8 +61,8 @@ pub(super) struct Peer<B> {
     asked: Option<Duration>,
     /// When it was asked last whether it is there.
     beat: Duration,
-    /// It came by itself, and has not proven that it is where it says: when it is given up.
-    pub(super) unproven: Option<Duration>,
+    /// It came by itself, and has not proven that it is where it says: when it is given up, and which life of it is to prove it.
+    pub(super) unproven: Option<(Duration, u64)>,
     /// When the machine looks after it, at the latest.
     pub(super) armed: Option<Duration>,
 }
@@ -169,7 +169,7 @@ impl<B: Deref<Target = [u8]>> Peer<B> {
             hello.map(|(at, _)| at),
             self.dead_at(options),
             self.beat_at(options),
-            self.unproven,
+            self.unproven.map(|(until, _)| until),
         ];
         timers.into_iter().flatten().min()
     }

@@ -74,12 +74,14 @@ impl End for Ends {
 pub fn make(devices: &[Device; 2], count: usize, receives: u32, each: u32) -> Result<Pair> {
     let before = allocations::held();
     let mut hub = end(&devices[0], count, receives)?;
-    let bytes = allocations::held() - before;
+    let mut bytes = allocations::held() - before;
     let (mut hubs, mut peers) = (Vec::new(), Vec::new());
     let mut ends = Vec::new();
     for at in 0..count {
         let mut end = end(&devices[1], 1, each)?;
-        hubs.push((0, hub.add_peer(&end.card()?)?));
+        let (card, before) = (end.card()?, allocations::held());
+        hubs.push((0, hub.add_peer(&card)?));
+        bytes += allocations::held() - before;
         peers.push((at, end.add_peer(&hub.card()?)?));
         ends.push(end);
     }

@@ -83,7 +83,9 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
         let Some(peer) = self.peer(index) else {
             return false;
         };
-        if peer.untold >= UNTOLD {
+        // What somebody else has said of an end does not hold for it.
+        let other = |(_, life)| life != session.theirs;
+        if peer.untold >= UNTOLD || peer.unproven.is_some_and(other) {
             return false;
         }
         let connects = peer.session.is_none();

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use super::{Machine, PeerError, PeerId};
-use crate::datagram::wire::{Header, Kind};
+use crate::datagram::wire::{HEADER, Header, Kind};
 use crate::datagram::{Address, DatagramError};
 
 impl<B: Deref<Target = [u8]>> Machine<B> {
@@ -25,22 +25,25 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
         Ok(())
     }
 
-    /// Whether nobody is a peer at that address.
-    pub(in crate::datagram) fn address_is_free(&self, address: Address) -> bool {
-        !self.by_address.contains_key(&address)
-    }
-
     /// Whether a datagram is the beginning of a session with somebody who is no peer, and what that one says of itself. Who
     /// wants to take it in does so by [`Machine::admit`], before it gives the datagram to [`Machine::handle_datagram`]; for all
     /// others it is a stranger's.
     pub fn introduction<'a>(&self, from: Address, datagram: &'a [u8]) -> Option<&'a [u8]> {
-        if !self.address_is_free(from) {
+        let says = self.begins(from, datagram)?.1;
+        (!says.is_empty()).then_some(says)
+    }
+
+    /// The life that begins a session, if it is none of a peer's, and what is behind the header.
+    fn begins<'a>(&self, from: Address, datagram: &'a [u8]) -> Option<(u64, &'a [u8])> {
+        let index = self.by_address.get(&from);
+        let peer = index.and_then(|index| self.peers.get(*index as usize)?.1.as_ref());
+        if peer.is_some_and(|peer| peer.unproven.is_none()) {
             return None;
         }
         let header = Header::parse(datagram)?;
-        let (_, says) = datagram.split_at_checked(super::HEADER)?;
         let begins = header.kind == Kind::Hello && header.to == 0;
-        (begins && !says.is_empty()).then_some(says)
+        let known = peer.and_then(|peer| peer.unproven).map(|(_, life)| life);
+        (begins && known != Some(header.from)).then(|| (header.from, &datagram[HEADER..]))
     }
 
     /// Takes in an end that introduces itself, as [`Machine::add_peer`] does one that the application knows. It is a peer when it
@@ -52,23 +55,34 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
     /// dead.
     ///
     /// # Errors
-    /// There is no room for one more, or it is a peer already.
+    /// There is no room for one more, or the datagram is no introduction.
     pub fn admit(
         &mut self,
         now: Duration,
-        address: Address,
+        (from, datagram): (Address, &[u8]),
         mtu: u32,
         max_message: u32,
         most: u32,
     ) -> Result<PeerId, PeerError> {
-        self.check_free(address, None)?;
+        let Some((life, _)) = self.begins(from, datagram) else {
+            let peer = self.by_address.get(&from).map(|&index| self.id(index));
+            let nobody = PeerError::NotACard {
+                len: datagram.len(),
+                begin: datagram[..datagram.len().min(4)].to_vec(),
+            };
+            return Err(peer.map_or(nobody, PeerError::Taken));
+        };
+        // Another life of one that has not answered yet, or somebody who says to be there.
+        if let Some(&index) = self.by_address.get(&from) {
+            self.remove(index);
+        }
         let peers = self.options.peers;
         let unproven = self
             .peers
             .iter()
             .enumerate()
             .filter_map(|(index, (_, peer))| {
-                let until = peer.as_ref()?.unproven?;
+                let (until, _) = peer.as_ref()?.unproven?;
                 Some((until, index as u32))
             });
         let (mut count, mut oldest) = (0, None);
@@ -85,9 +99,9 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
             let (_, index) = oldest.filter(had).ok_or(PeerError::Full { peers })?;
             self.remove(index);
         }
-        let id = self.add_peer(address, mtu, max_message)?;
+        let id = self.add_peer(from, mtu, max_message)?;
         if let Some(peer) = self.get_mut(id) {
-            peer.unproven = Some(until);
+            peer.unproven = Some((until, life));
         }
         self.touch(id.index);
         Ok(id)

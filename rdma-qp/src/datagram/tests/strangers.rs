@@ -27,7 +27,7 @@ fn hear(
     let says = server.introduction(from, &datagram);
     let peer = says.and_then(|says| {
         assert_eq!(says, CARD);
-        server.admit(now, from, MTU, 1000, most).ok()
+        server.admit(now, (from, &datagram), MTU, 1000, most).ok()
     });
     server.handle_datagram(now, from, datagram);
     peer
@@ -71,6 +71,36 @@ fn who_introduces_itself_is_a_peer_when_it_has_answered() {
         panic!("no message")
     };
     assert_eq!((who, &message[..]), (peer, &b"hello"[..]));
+}
+
+/// Somebody says to be where another one is, and a shorter message is all that it takes.
+#[test]
+fn what_others_say_of_an_end_does_not_hold_for_it() {
+    let options = Options::default();
+    let mut server: Machine<Vec<u8>> = Machine::new(&options, MTU, 1).unwrap();
+    let mut one = client(1, &options);
+    one.machine.connect(us(0), one.peer).unwrap();
+    let hello = one.out(us(0)).remove(0);
+    let mut forged = hello.clone();
+    forged[15] ^= 1;
+    let admitted = server.admit(us(0), (one.at, &forged), MTU, 5, 1);
+    let former = admitted.unwrap();
+    server.handle_datagram(us(0), one.at, forged);
+    let (_, answer) = next(&mut server, us(0)).unwrap();
+    one.machine.handle_datagram(us(0), address(0), answer);
+    // It knows nothing of that, and what it says of itself counts.
+    let peer = hear(&mut server, us(1), one.at, hello, 1).unwrap();
+    assert!(peer != former && server.address(former).is_none());
+    for turn in 2..5 {
+        while let Some((_, datagram)) = next(&mut server, us(turn)) {
+            one.machine.handle_datagram(us(turn), address(0), datagram);
+        }
+        for datagram in one.out(us(turn)) {
+            hear(&mut server, us(turn), one.at, datagram, 1);
+        }
+    }
+    assert!(server.is_connected(peer));
+    server.send(us(5), peer, &[0; 1000]).unwrap();
 }
 
 #[test]

@@ -668,7 +668,8 @@ impl Process {
             && card.qp == from.qp_num
         {
             // Without room for it, it is a stranger.
-            let _ = (self.machine).admit(at, from, self.mtu, card.max_message, STRANGERS);
+            let who = (from, &bytes[..]);
+            let _ = (self.machine).admit(at, who, self.mtu, card.max_message, STRANGERS);
         }
         self.machine.handle_datagram(at, from, bytes);
     }
