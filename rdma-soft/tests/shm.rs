@@ -363,6 +363,28 @@ fn one_without_shared_memory() {
     }
 }
 
+/// Who polls and has a ring, even one that nothing comes through, hears what comes by UDP.
+#[test]
+fn a_ring_does_not_keep_datagrams_waiting() {
+    let _turn = alone();
+    let near = Side::new(profile(true, None));
+    let ring = Far::start(&near, true, free_address(5));
+    // Its answers come through a ring of its own.
+    one_sided(&near, &ring);
+    for qp in &near.qps {
+        assert_eq!(qp.to(IBV_QPS_RESET), 0, "{}", why());
+    }
+    let mut far = Far::start(&near, false, free_address(6));
+    // A message is done when its acknowledgement has come.
+    flood(&near, 4);
+    far.say("4 4");
+    let came = far.hear("came");
+    assert!(came.starts_with("[4, 4] 0 "), "{came}");
+    let link = near.device.counters().link;
+    assert_eq!((link.shm_rings, link.shm_broken), (2, 0), "it was there");
+    assert!(link.rx_datagrams > 0);
+}
+
 /// Rings of this process that are mapped.
 fn rings() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc");
