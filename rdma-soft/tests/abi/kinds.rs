@@ -157,7 +157,7 @@ impl Qp {
     }
 
     /// Moves to a state with exactly the attributes that the move needs, changed by `change`; gives what
-    /// modify gives.
+    /// modify gives. A move that is not in the table is EINVAL.
     pub fn step_with(
         &self,
         state: ibv_qp_state,
@@ -165,7 +165,9 @@ impl Qp {
         change: impl FnOnce(&mut ibv_qp_attr, &mut ibv_qp_attr_mask),
     ) -> c_int {
         let transport = Transport::from_qp_type(self.kind()).expect("a kind of QP");
-        let needs = rules::required(transport, self.state(), state).expect("a move of the table");
+        let Some(needs) = rules::required(transport, self.state(), state) else {
+            return EINVAL;
+        };
         let (mut attr, mut mask) = (self.attributes(state, peer), IBV_QP_STATE | needs);
         change(&mut attr, &mut mask);
         modify(self.qp, &mut attr, mask)
