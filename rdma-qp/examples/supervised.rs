@@ -92,7 +92,7 @@ fn serve(make: Make, device: &Device, address: SocketAddr, log: &Path) -> Result
             Some(Happened::Heartbeat(done)) => _ = link.take(&done)?,
             _ => {}
         }
-        for number in link.beside()? {
+        while let Some(number) = link.beside()? {
             log.write_all(&number.to_be_bytes())?;
         }
     }

@@ -31,9 +31,9 @@ pub trait Link: std::fmt::Debug {
     fn send(&mut self, number: u64) -> Result<Ticket, NotPosted>;
     /// The number that came with a completion; its receive is posted again.
     fn take(&mut self, done: &Completion) -> Result<u64>;
-    /// Numbers that came where the connection does not see them.
-    fn beside(&mut self) -> Result<Vec<u64>> {
-        Ok(Vec::new())
+    /// The next number that came where the connection does not see it.
+    fn beside(&mut self) -> Result<Option<u64>> {
+        Ok(None)
     }
 }
 
@@ -136,23 +136,26 @@ impl Link for XrcLink {
     fn take(&mut self, done: &Completion) -> Result<u64> {
         Err(format!("receives are the application's: {done:?}").into())
     }
-    fn beside(&mut self) -> Result<Vec<u64>> {
-        let mut numbers = Vec::new();
+    fn beside(&mut self) -> Result<Option<u64>> {
         while let Some(done) = self.cq.poll()? {
             if done.queue != QueueKind::SharedRecv {
                 return Err(format!("it is of another queue: {done:?}").into());
             }
             let buffer = self.srq.take_buffer(&done).ok_or("it was no buffer")?;
+            let mut number = None;
             if done.outcome.is_ok() {
                 if done.qp_num != self.link.target().qp_num() {
                     return Err(format!("it is of another target: {done:?}").into());
                 }
-                let number = buffer.last_chunk().ok_or("it was no number")?;
-                numbers.push(u64::from_be_bytes(*number));
+                let bytes = buffer.last_chunk().ok_or("it was no number")?;
+                number = Some(u64::from_be_bytes(*bytes));
             }
             self.srq.recv_buffer(buffer).map_err(|not| not.error)?;
+            if number.is_some() {
+                return Ok(number);
+            }
         }
-        Ok(numbers)
+        Ok(None)
     }
 }
 

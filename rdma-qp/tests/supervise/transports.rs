@@ -61,7 +61,9 @@ impl End {
 
     pub fn turn(&mut self) {
         loop {
-            self.received.extend(self.link.beside().unwrap());
+            while let Some(number) = self.link.beside().unwrap() {
+                self.received.push(number);
+            }
             match self.link.next(Duration::from_millis(1)) {
                 Ok(None) => return,
                 Ok(Some(Happened::Done(message))) => self.done.push(message.context),
