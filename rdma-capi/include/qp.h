@@ -1380,7 +1380,7 @@ typedef struct qp_datagrams_options {
      */
     uint32_t peers;
     /**
-     * Receives that are posted, each of one MTU; 0: 2048. Each peer may have its part of half of them under way.
+     * Receives that are posted, each of one MTU; 0: 2048. 4 or more serve any number of peers: half of them are room for those who send.
      */
     uint32_t receives;
     /**

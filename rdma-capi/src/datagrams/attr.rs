@@ -18,7 +18,7 @@ use crate::values::{path, qp_path};
 pub struct qp_datagrams_options {
     /// Most peers at a time; 0: 64.
     pub peers: u32,
-    /// Receives that are posted, each of one MTU; 0: 2048. Each peer may have its part of half of them under way.
+    /// Receives that are posted, each of one MTU; 0: 2048. 4 or more serve any number of peers: half of them are room for those who send.
     pub receives: u32,
     /// Packets that wait to be sent or acknowledged, each of one MTU; 0: 1024. One peer takes at most half of them.
     pub send_packets: u32,

@@ -67,7 +67,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `cargo run --example supervised` plays it with two processes, one of which is killed.
+//! `cargo run --example supervised` plays it with two processes, one of which is killed; `-- --transport all` over each transport.
 //!
 //! # How a death is noticed
 //!
