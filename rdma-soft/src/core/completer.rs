@@ -128,6 +128,10 @@ impl Qp {
                 }
                 break;
             }
+            // It has begun, but there was no room yet: it is done when its turn to send comes.
+            if e.wqe.op.is_local() && !e.executed {
+                break;
+            }
             self.sq.una = e.end();
             if let Some(e) = self.sq.pop() {
                 self.complete_send(shared, &e.wqe, ibv_wc_status::IBV_WC_SUCCESS, 0);

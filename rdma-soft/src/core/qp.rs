@@ -346,7 +346,7 @@ impl Qp {
                 opcode,
                 status,
                 remote: wqe.op.remote(),
-                len: wqe.data.len(),
+                len: wqe.data.total(),
             });
         }
         let wc = Completion {
@@ -426,10 +426,10 @@ impl Qp {
         }
     }
 
-    /// Moves to ERR and flushes both queues; requests that are under way when the events are taken. A refusal that is still to be sent stays, and the answers
-    /// before it. Of a shared
-    /// receive queue only what this Queue Pair had taken is flushed; then it says that no more will
-    /// come (`IBV_EVENT_QP_LAST_WQE_REACHED`, ibv_get_async_event(3)).
+    /// Moves to ERR and flushes both queues; of a reliable Queue Pair, requests under way are flushed when the events are
+    /// taken. A refusal that is still to be sent stays, and the answers before it. Of a shared receive queue only what this
+    /// Queue Pair had taken is flushed; then it says that no more will come (`IBV_EVENT_QP_LAST_WQE_REACHED`,
+    /// ibv_get_async_event(3)).
     pub fn enter_error(&mut self, shared: &mut Shared) {
         if self.state == ibv_qp_state::IBV_QPS_ERR {
             return;

@@ -218,7 +218,7 @@ impl Qp {
         }
         // Looked at where it lies, and moved once: it is large.
         while let Some(wqe) = wqes.front() {
-            let len = u32::try_from(wqe.data.len()).unwrap_or(u32::MAX);
+            let len = u32::try_from(wqe.data.total()).unwrap_or(u32::MAX);
             let packets = match wqe.op {
                 SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::Datagram { .. } => 1,
                 SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) => 0,
@@ -627,6 +627,10 @@ impl Qp {
             self.complete_send(shared, &e.wqe, status, 0);
         }
         self.enter_send_error(shared);
+        // All before it are completed: what is heard from now on would be a success behind a failure.
+        if self.ending {
+            self.flush_sends(shared);
+        }
     }
 
     /// Fails the oldest request if it was found impossible and nothing before it is open.

@@ -152,16 +152,11 @@ pub enum Data {
 impl Data {
     /// Bytes in all.
     #[inline]
-    pub fn len(&self) -> u64 {
+    pub fn total(&self) -> u64 {
         match self {
             Data::Sges(s) => s.total(),
             Data::Inline(d) => d.as_slice().len() as u64,
         }
-    }
-
-    /// True if there is no byte.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 

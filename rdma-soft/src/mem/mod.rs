@@ -185,8 +185,8 @@ impl Region {
     }
 }
 
-/// Copies `len` bytes upwards. The last byte is written once, after all others: who waits for it finds the others there, and may
-/// change them.
+/// Copies `len` bytes upwards. Of less than 8 KiB the last byte is written once, in the last store: who waits for it finds the
+/// others there, and may change them.
 ///
 /// # Safety
 /// `src` is readable and `dst` writable for `len` bytes. They are disjoint, or `dst` is not inside
@@ -464,6 +464,11 @@ mod tests {
             (5, 5, 100),
             (1, 0, 127),
             (17, 0, 190),
+            (8, 0, 32),
+            (3, 0, 20),
+            (3, 0, 12),
+            (1, 0, 7),
+            (1, 0, 3),
             (0, 1, 127),
             (0, 9000, 9000),
         ] {

@@ -305,8 +305,8 @@ impl Driver {
         qp.give(&mut self.engine);
     }
 
-    /// Hands the engine's events to their objects. Before requests are flushed it is heard which of them have been executed,
-    /// for the program may know that already, by an answer.
+    /// Hands the engine's events to their objects. Before requests are flushed it is heard by rings which of them have been
+    /// executed, for the program may know that already, by an answer.
     pub(super) fn report(&mut self, now: Instant, notices: &mut Vec<Notice>) {
         while self.engine.has_event() {
             if self.engine.is_ending() {
@@ -355,7 +355,11 @@ impl Driver {
         let more_rx = budget.rx > 0 && received >= budget.rx;
         let more_tx = sent == budget.tx && self.waiting.is_empty();
         let (more_shm, heard) = match &mut self.shm {
-            Some(shm) => (!shm.stay_asleep(), shm.take_heard()),
+            Some(shm) => {
+                // What was taken between the packets that were sent: its completions are there by now.
+                shm.release();
+                (!shm.stay_asleep(), shm.take_heard())
+            }
             None => (false, false),
         };
         Turn {

@@ -341,7 +341,7 @@ fn check(soft: &QpObject, op: &SendOp, data: &Data, xrc_srq: u32) -> Result<(), 
             "IBV_SEND_INLINE is for data that is sent: a READ or an atomic brings some back",
         ));
     }
-    let len = data.len();
+    let len = data.total();
     let max = u64::from(soft.max_message.load(Ordering::Acquire));
     if len > max {
         let limit = match transport {

@@ -2,7 +2,7 @@
 //! its region waits for.
 
 use rdma_core_sys::{ibv_event_type, ibv_mw_type, ibv_wc_opcode, ibv_wc_status};
-use rdma_soft::core::{Queue, Remote, SendOp, WindowBind};
+use rdma_soft::core::{Event, Queue, Remote, SendOp, WindowBind};
 
 use super::net::*;
 use super::pair::*;
@@ -31,6 +31,35 @@ fn a_window_of_type_2_is_bound_once_until_it_is_invalidated() {
     let at = w.m.iova + 1000;
     assert_eq!(w.try_it(false, rkey, at, 1), ACCESS);
     assert_eq!(w.try_it(false, again.rkey, at, 1), OK);
+}
+
+/// It began when there was no room in the ring: the acknowledgement of what is before it says nothing of it.
+#[test]
+fn an_invalidation_that_waits_for_room_is_not_done_by_an_acknowledgement() {
+    let mut w = windows();
+    let rkey = w.open();
+    let (qb, sge) = (w.p.qb, w.p.b.sge(0, 8));
+    let into = w.p.a.sge(0, 8);
+    w.p.net.recv(0, w.p.qa, 9, &[into]);
+    let now = w.p.net.now;
+    let before = w.p.net.sends(1, qb).len();
+    let engine = &mut w.p.net.nodes[1].engine;
+    engine.post_sends(qb, &mut [wqe(90, SEND, &[sge])].into());
+    let sent = engine.poll_transmit(now).expect("the message");
+    let invalidation = wqe(91, SendOp::LocalInvalidate { rkey }, &[]);
+    engine.post_sends(qb, &mut [invalidation].into());
+    assert!(engine.poll_transmit_where(now, |_, _, _| false).is_none());
+    engine.handle_executed(now, sent.src, sent.dst, qb, sent.packet.bth.psn);
+    let told = std::iter::from_fn(|| engine.poll_event()).filter_map(|event| match event {
+        Event::Completion { wc, .. } => Some(wc.wr_id),
+        _ => None,
+    });
+    assert_eq!(told.collect::<Vec<_>>(), [90]);
+    engine.release();
+    w.p.net.settle();
+    assert_eq!(w.p.net.sends(1, qb)[before..], [(91, OK)]);
+    let at = w.m.iova + 1000;
+    assert_eq!(w.try_it(false, rkey, at, 1), ACCESS);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rdma_core_sys::rules::rnr_timer;
 use rdma_core_sys::{ibv_qp_state, ibv_wc_status};
 use rdma_soft::core::rng::Rng;
-use rdma_soft::core::{Refused, SendOp};
+use rdma_soft::core::{Event, Refused, SendOp};
 use rdma_soft::wire::{Aeth, Bth, NakCode, Opcode, Operation, Packet, Psn, Syndrome};
 
 use super::net::*;
@@ -35,6 +35,42 @@ fn rnr_retry_counts_transmissions_exactly() {
         // The second request followed the first once; then the first one asks alone.
         assert_eq!(p.sent(Operation::Send), 1 + naks as usize);
     }
+}
+
+/// A request that failed is the last one that is not flushed, whatever is heard of those behind it before that is told.
+#[test]
+fn nothing_succeeds_behind_a_request_that_failed() {
+    let mut p = pair(&Conn {
+        retry_cnt: 0,
+        timeout: 1,
+        ..Conn::default()
+    });
+    let (qa, sge) = (p.qa, p.a.sge(0, 8));
+    let mut now = p.net.now;
+    let engine = &mut p.net.nodes[0].engine;
+    let three = [1, 2, 3].map(|mark| wqe(mark, SEND, &[sge]));
+    engine.post_sends(qa, &mut three.into());
+    let mut second = None;
+    while engine.query_qp(qa).expect("it is there").0.qp_state != ERR {
+        while let Some(sent) = engine.poll_transmit(now) {
+            if second.is_none() && sent.packet.bth.psn == Psn::new(0xff_ffff) {
+                second = Some((sent.src, sent.dst));
+            }
+        }
+        now = engine.next_timeout().expect("it waits for an answer");
+        engine.handle_timeout(now);
+    }
+    let (src, dst) = second.expect("all were sent");
+    engine.handle_executed(now, src, dst, qa, Psn::new(0xff_ffff));
+    let told = std::iter::from_fn(|| engine.poll_event()).filter_map(|event| match event {
+        Event::Completion { wc, .. } => Some((wc.wr_id, wc.status)),
+        _ => None,
+    });
+    let failed = ibv_wc_status::IBV_WC_RETRY_EXC_ERR;
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        [(1, failed), (2, FLUSHED), (3, FLUSHED)]
+    );
 }
 
 /// Who says that it is not ready is there: only silence, or a gap, uses up `retry_cnt`. On a wire that
