@@ -20,10 +20,37 @@ struct Side {
 
 impl Side {
     fn new(device: &Device) -> Side {
-        let end = End::bare(device, Options::default());
+        Side::on(device, 1)
+    }
+
+    fn on(device: &Device, port: u8) -> Side {
+        let opt = Options {
+            port,
+            ..Options::default()
+        };
+        let end = End::bare(device, opt);
         let qp = Qp::new(device, &end, IBV_QPT_UD);
         qp.up(Peer::nobody(device));
         Side { qp, end }
+    }
+}
+
+/// What one port of a node sends to the other arrives there, though no socket sees it.
+#[test]
+fn from_one_port_to_the_other() {
+    let mut profile = Profile::default();
+    profile.ports.push(PortProfile::default());
+    let a = Device::new(profile);
+    let sides = [Side::on(&a, 1), Side::on(&a, 2)];
+    for (x, y) in [(&sides[0], &sides[1]), (&sides[1], &sides[0])] {
+        let (src, dst) = (Buf::new(&x.end, 64), Buf::new(&y.end, 104));
+        let ah = Ah::new(&x.end, a.gid_of(y.end.opt.port));
+        assert_eq!(y.qp.recv(3, &mut [dst.sge(0, 104)]), 0);
+        let mut sges = [src.sge(0, 64)];
+        let mut send = datagram(4, &mut sges, &ah, y.qp.num(), QKEY);
+        assert_eq!(x.qp.send(&mut send), 0, "{}", why());
+        ok(x.end.sent());
+        assert_eq!(ok(y.end.received()).src_qp, x.qp.num());
     }
 }
 
