@@ -11,6 +11,10 @@
 //!
 //! Integers are in network order. A number is an end's for as long as it does not leave: a channel is a pair of them, and what
 //! names another pair is of a channel that is over.
+//!
+//! A call, and an answer to this end's last call, name the number that the peer has now, whatever number it had before: they come
+//! in the order in which they were sent, so the last one is of the peer's latest life. A call that the peer gave up may still
+//! come; it is answered, which nobody hears, and what the peer sends next takes its place.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -29,6 +33,9 @@ const WORD: u8 = 3;
 const END: u8 = 4;
 const VERSION: u8 = 1;
 const HEAD: usize = 18;
+
+/// Messages without a meaning that are read at a time: a service that never runs dry keeps nobody for ever.
+const AT_A_TIME: usize = 64;
 
 /// What carries messages to one peer and back, whole and in the order in which they were sent: a launcher, MPI, a message
 /// service. [`carried`] makes a [`Meeting`] of it.
@@ -94,6 +101,7 @@ pub fn carried<C: Courier>(courier: C) -> Carried<C> {
         theirs: None,
         seeking: false,
         broken: None,
+        more: false,
     }
 }
 
@@ -109,6 +117,8 @@ pub struct Carried<C: Courier> {
     seeking: bool,
     /// Why this end could not call.
     broken: Option<String>,
+    /// There may be messages that were not read for now.
+    more: bool,
 }
 
 impl<C: Courier> Carried<C> {
@@ -132,7 +142,7 @@ impl<C: Courier> Carried<C> {
         let to = u64::from_be_bytes(to.try_into().ok()?);
         let of_channel = self.theirs == Some(from) && to == self.mine;
         match *kind {
-            // Calls that cross need no second channel.
+            // Calls that cross need no second channel, and no second answer.
             CALL if self.theirs != Some(from) => {
                 (self.theirs, self.seeking) = (Some(from), false);
                 match self.tell(ANSWER, from, &[]) {
@@ -140,7 +150,8 @@ impl<C: Courier> Carried<C> {
                     Err(error) => Some(self.lost(error)),
                 }
             }
-            ANSWER if self.seeking && to == self.mine => {
+            // A call that the peer gave up may have come before.
+            ANSWER if self.theirs != Some(from) && to == self.mine => {
                 (self.theirs, self.seeking) = (Some(from), false);
                 Some(Sign::Met)
             }
@@ -175,7 +186,8 @@ impl<C: Courier> Meeting for Carried<C> {
         if let Some(why) = self.broken.take() {
             return Some(Sign::Lost(why));
         }
-        loop {
+        self.more = false;
+        for _ in 0..AT_A_TIME {
             match self.courier.recv() {
                 Ok(None) => return None,
                 Ok(Some(message)) => {
@@ -190,6 +202,8 @@ impl<C: Courier> Meeting for Carried<C> {
                 Err(_) => return None,
             }
         }
+        self.more = true;
+        None
     }
 
     fn send(&mut self, message: &[u8]) -> Result<(), ExchangeError> {
@@ -210,11 +224,12 @@ impl<C: Courier> Meeting for Carried<C> {
     }
 
     fn poll_every(&self) -> Option<Duration> {
-        match self.broken {
-            // Told at once.
-            Some(_) => Some(Duration::ZERO),
-            None => Some(self.courier.poll_every()),
-        }
+        // Told, or read on, at once.
+        let at_once = self.broken.is_some() || self.more;
+        Some(match at_once {
+            true => Duration::ZERO,
+            false => self.courier.poll_every(),
+        })
     }
 }
 

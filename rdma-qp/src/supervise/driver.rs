@@ -30,6 +30,9 @@ use crate::wr_id::QueueKind;
 /// How often the channel and the device's events are looked at while the connection is up and busy.
 const LOOK_AROUND: Duration = Duration::from_millis(1);
 
+/// Signs of the meeting that are taken in at a time: one that never ends keeps nobody beyond a deadline.
+const SIGNS: usize = 64;
+
 /// How long a device has to flush a Queue Pair.
 const FLUSH: Duration = Duration::from_secs(2);
 
@@ -116,6 +119,8 @@ pub struct Supervised<C = u64, T: Probes = Rc> {
     origin: Instant,
     /// When to look at everything but the CQ.
     look_at: Duration,
+    /// The meeting may have signs that were not taken in for now.
+    more_signs: bool,
     /// The life of the Queue Pair is being ended, since then.
     ending: Option<Duration>,
     /// Why the connection ended, until that is told.
@@ -332,14 +337,14 @@ impl<C, T: Probes> Supervised<C, T> {
         let at = self.origin.elapsed();
         // Whoever is woken looks at everything.
         self.look_at = Duration::ZERO;
-        if !self.happened.is_empty() || self.machine.is_over() {
+        if !self.happened.is_empty() || self.more_signs || self.machine.is_over() {
             return Ok(Armed::Ready);
         }
         self.wake.follow(&*self.meeting)?;
         let armed = self.cq.take_events().and_then(|_| self.cq.arm());
         let due = [
             self.machine.next_timeout(),
-            self.meeting.poll_every().map(|every| at + every),
+            (self.meeting.poll_every()).map(|every| at.saturating_add(every)),
             self.ending.map(|_| at + LOOK_AROUND),
         ];
         let due = due.into_iter().flatten().min();
@@ -364,7 +369,11 @@ impl<C, T: Probes> Supervised<C, T> {
         if self.ending.is_some() {
             self.go_on_ending(at);
         }
-        while let Some(sign) = self.meeting.poll() {
+        self.more_signs = false;
+        for _ in 0..SIGNS {
+            let Some(sign) = self.meeting.poll() else {
+                return;
+            };
             match sign {
                 Sign::Met => self.machine.met(at),
                 Sign::Message(message) => self.machine.message(at, &message),
@@ -372,6 +381,7 @@ impl<C, T: Probes> Supervised<C, T> {
             }
             self.act(at);
         }
+        self.more_signs = true;
     }
 
     /// Takes completions until there is something to tell, or nothing more.

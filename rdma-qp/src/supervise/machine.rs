@@ -166,12 +166,19 @@ impl Supervisor {
             State::Swapping { until, .. } => Some(self.join_at.map_or(until, |at| at.min(until))),
             State::Up if !self.port_up => None,
             State::Up => Some(match self.probe {
-                Some(since) if self.proof != Proof::Echo => since + self.answer_within(),
+                Some(since) if self.proof != Proof::Echo => {
+                    since.saturating_add(self.answer_within())
+                }
                 _ => self.probe_at,
             }),
-            State::PortDown => self.options.give_up.map(|limit| self.lost + limit),
+            State::PortDown => self.gives_up_at(),
             State::Ending | State::Over => None,
         }
+    }
+
+    fn gives_up_at(&self) -> Option<Duration> {
+        let limit = self.options.give_up?;
+        Some(self.lost.saturating_add(limit))
     }
 
     fn answer_within(&self) -> Duration {
@@ -186,7 +193,7 @@ impl Supervisor {
         match self.state {
             State::Waiting { .. } => {
                 self.state = State::Seeking {
-                    until: now + self.options.step,
+                    until: now.saturating_add(self.options.step),
                 };
                 self.actions.push_back(Action::Seek);
             }
@@ -215,7 +222,7 @@ impl Supervisor {
         }
         // If nothing comes of this one, it is asked for again.
         self.tries += 1;
-        self.probe_at = now + self.options.probe_again(self.proof);
+        self.probe_at = now.saturating_add(self.options.probe_again(self.proof));
         self.actions.push_back(Action::Probe);
     }
 
@@ -254,7 +261,7 @@ impl Supervisor {
 
     fn alive(&mut self, now: Duration) {
         (self.heard, self.probe, self.told_silent) = (now, None, false);
-        (self.tries, self.probe_at) = (0, now + self.options.probe);
+        (self.tries, self.probe_at) = (0, now.saturating_add(self.options.probe));
     }
 
     /// A probe of the peer's came that the transport does not acknowledge: it is to be answered.
@@ -310,8 +317,8 @@ impl Supervisor {
             self.state = State::PortDown;
             return;
         }
-        let limit = self.options.give_up.map(|limit| self.lost + limit);
-        if limit.is_some_and(|limit| now + wait >= limit) {
+        let until = now.saturating_add(wait);
+        if self.gives_up_at().is_some_and(|limit| until >= limit) {
             return self.give_up(now);
         }
         self.attempt = self.attempt.saturating_add(1);
@@ -321,7 +328,7 @@ impl Supervisor {
             wait,
             because,
         });
-        self.state = State::Waiting { until: now + wait };
+        self.state = State::Waiting { until };
         if wait.is_zero() {
             self.handle_timeout(now);
         }
@@ -377,7 +384,7 @@ impl Supervisor {
 
     fn describe(&mut self, now: Duration) {
         self.state = State::Swapping {
-            until: now + self.options.step,
+            until: now.saturating_add(self.options.step),
             told: false,
         };
         self.join_at = None;
@@ -399,7 +406,10 @@ impl Supervisor {
         match self.proof {
             // Where nothing tells packets of a former life from others, those on the way are waited for.
             Proof::Echo if matches!(self.state, State::Swapping { told: true, .. }) => {
-                self.join_at = self.theirs.as_ref().map(|_| now + self.options.settle);
+                self.join_at = self
+                    .theirs
+                    .as_ref()
+                    .map(|_| now.saturating_add(self.options.settle));
             }
             Proof::Echo => {}
             _ => self.join(),
@@ -453,7 +463,7 @@ impl Supervisor {
     pub fn joined(&mut self, now: Duration) {
         if matches!(self.state, State::Swapping { .. }) {
             self.state = State::Barrier {
-                until: now + self.options.step,
+                until: now.saturating_add(self.options.step),
             };
             self.actions.push_back(Action::Send(vec![READY, VERSION]));
             self.finish();

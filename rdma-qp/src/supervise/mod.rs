@@ -73,7 +73,9 @@
 //!
 //! | what happens | how it is noticed | within |
 //! |---|---|---|
-//! | the peer's process ends, or its end has failed | its channel closes | a round trip |
+//! | the peer's end is dropped, or has failed | its channel closes | a round trip |
+//! | the peer's process is killed, met over TCP | its channel closes | a round trip |
+//! | the peer's process is killed, met by messages ([`carried`]) | nothing tells: as its silence | see the next two |
 //! | the peer is silent, requests under way on RC or XRC | the device gives up | 4 x [`Timing::budget`](crate::Timing::budget) |
 //! | the peer is silent, nothing under way | a probe is not answered | [`Options::notices_within`] |
 //! | the peer was restarted | it comes anew | at once |
@@ -93,8 +95,8 @@
 //! Each life has a Q_Key of its own, drawn at random, so what was sent in a former life, or by somebody else, does not get in.
 //!
 //! On XRC each end is an initiator and a target ([`Supervised::over_xrc`]); the receives stay the application's, in its SRQ. That
-//! the peer's process has ended is told by its channel alone; where a channel may stay open behind a process, let each process
-//! be asked by messages, as the mesh of `rdma-xrc` does.
+//! the peer's process has ended is told by its channel alone; where a channel may stay open behind a process, or what [`carried`]
+//! has does not tell, let each process be asked by messages, as the mesh of `rdma-xrc` does.
 //!
 //! # How a connection is made anew
 //!

@@ -21,7 +21,7 @@ pub struct Backoff {
     pub first: Duration,
     /// The longest.
     pub most: Duration,
-    /// How much of it is drawn: 0 is nothing, 1 is all of it. Half if not set.
+    /// How much of it is drawn: 0 is nothing, and so is what is no number; 1 is all of it. Half if not set.
     pub jitter: f64,
 }
 
@@ -52,7 +52,9 @@ impl Backoff {
         let whole = whole.min(self.most.max(self.first));
         // 53 bits are what a double holds.
         let drawn = (draw >> 11) as f64 / (1u64 << 53) as f64;
-        whole.mul_f64(1.0 - self.jitter.clamp(0.0, 1.0) * drawn)
+        let part = 1.0 - self.jitter.clamp(0.0, 1.0) * drawn;
+        // A double may be no number, and the longest wait is rounded to a longer one.
+        Duration::try_from_secs_f64(whole.as_secs_f64() * part).unwrap_or(whole)
     }
 }
 
@@ -142,8 +144,8 @@ impl Options {
 
     /// Within which time the death of an idle peer is noticed: one probe interval, and what its answer may take.
     ///
-    /// It holds while the application polls and the port is up. A peer whose process ends is noticed earlier, because its
-    /// channel closes. With requests under way it is the device that tells, within the second part, unless
+    /// It holds while the application polls and the port is up. A peer whose process ends is noticed earlier where its channel
+    /// closes with it, as over TCP. With requests under way it is the device that tells, within the second part, unless
     /// [`Timing::budget`] is for ever. On UC and UD it is two probe intervals, during the second of which five probes are sent;
     /// choose it well above the round trip, and above the time for which the peer's program may not poll.
     ///

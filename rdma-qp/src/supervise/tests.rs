@@ -345,3 +345,53 @@ fn the_books_tell_of_every_message_once() {
     assert_eq!(report.unknown[0].status, Some(IBV_WC_RETRY_EXC_ERR));
     assert!(ledger.is_empty());
 }
+
+#[test]
+fn the_longest_times_are_as_good_as_never() {
+    let most = Duration::MAX;
+    let options = Options {
+        probe: most,
+        backoff: Backoff {
+            first: most,
+            most,
+            jitter: 0.0,
+        },
+        step: most,
+        settle: most,
+        give_up: Some(most),
+        ..Options::default()
+    };
+    let now = at(5);
+    for proof in [Proof::Process, Proof::Node, Proof::Echo] {
+        let mut supervisor = begin(&options, proof);
+        assert_eq!(supervisor.next_timeout(), Some(most), "seeking");
+        supervisor.port(now, false);
+        assert_eq!(supervisor.next_timeout(), Some(most), "until it gives up");
+        supervisor.port(now, true);
+        raise(&mut supervisor, now);
+        assert_eq!(supervisor.next_timeout(), Some(most), "the next probe");
+        supervisor.asked(now);
+        supervisor.handle_timeout(most);
+        supervisor.probed(most, Probed::Posted);
+        assert_eq!(supervisor.next_timeout(), Some(most), "its answer");
+        supervisor.down(now, Why::Asked);
+        supervisor.ended(now);
+        assert!(supervisor.is_over(), "it cannot wait so long: it gave up");
+    }
+}
+
+#[test]
+fn a_part_that_is_no_number_draws_nothing_of_a_wait() {
+    let waits = |first, jitter| {
+        let most = first;
+        let backoff = Backoff {
+            first,
+            most,
+            jitter,
+        };
+        backoff.wait(1, u64::MAX / 2)
+    };
+    assert_eq!(waits(at(100), f64::NAN), at(100));
+    assert_eq!(waits(Duration::MAX, 0.0), Duration::MAX);
+    assert!(waits(Duration::MAX, 0.5) < Duration::MAX);
+}

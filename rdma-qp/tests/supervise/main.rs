@@ -2,6 +2,7 @@
 // The example is a program of its own, with what the examples have in common.
 #![allow(clippy::duplicate_mod)]
 
+mod carried;
 #[path = "../common/mod.rs"]
 mod common;
 mod processes;

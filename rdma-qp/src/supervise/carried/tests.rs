@@ -144,3 +144,87 @@ fn what_is_no_message_of_a_meeting_changes_nothing() {
     into_b.lock().unwrap().push_back(call);
     assert_eq!(b.poll(), None);
 }
+
+#[test]
+fn a_call_that_was_given_up_hides_nobody() {
+    let (a, b) = pair();
+    let (mut a, mut b) = (carried(a), carried(b));
+    // The service keeps b's call, which b leaves behind.
+    b.seek();
+    b.leave();
+    a.seek();
+    assert_eq!(b.poll(), Some(Sign::Met));
+    assert_eq!(a.poll(), Some(Sign::Met), "by the call");
+    assert_eq!(a.poll(), Some(Sign::Met), "by the answer");
+    a.send(b"from a").unwrap();
+    b.send(b"from b").unwrap();
+    assert_eq!(b.poll(), message("from a"));
+    assert_eq!(a.poll(), message("from b"));
+    assert_eq!((a.poll(), b.poll()), (None, None));
+}
+
+/// Each way for calls of both ends to be kept: given up, and crossing.
+#[test]
+fn calls_that_were_given_up_and_calls_that_cross_make_one_channel() {
+    for (left_by_a, left_by_b, b_seeks) in (0..18).map(|n| (n % 3, n / 3 % 3, n / 9 == 1)) {
+        let (a, b) = pair();
+        let (mut a, mut b) = (carried(a), carried(b));
+        for _ in 0..left_by_a {
+            a.seek();
+            a.leave();
+        }
+        for _ in 0..left_by_b {
+            b.seek();
+            b.leave();
+        }
+        a.seek();
+        if b_seeks {
+            b.seek();
+        }
+        for turn in 0..3 {
+            let end = if turn == 1 { &mut a } else { &mut b };
+            while let Some(sign) = end.poll() {
+                assert_eq!(sign, Sign::Met);
+            }
+        }
+        a.send(b"from a").unwrap();
+        b.send(b"from b").unwrap();
+        let case = (left_by_a, left_by_b, b_seeks);
+        assert_eq!(b.poll(), message("from a"), "{case:?}");
+        assert_eq!(a.poll(), message("from b"), "{case:?}");
+    }
+}
+
+/// A service that has many messages, none of which means anything.
+struct Noise(u32);
+
+impl Courier for Noise {
+    fn send(&mut self, _: &[u8]) -> Result<(), ExchangeError> {
+        Ok(())
+    }
+
+    fn recv(&mut self) -> Result<Option<Vec<u8>>, ExchangeError> {
+        self.0 = self.0.saturating_sub(1);
+        Ok((self.0 != 0).then(|| b"noise".to_vec()))
+    }
+}
+
+#[test]
+fn a_service_that_never_runs_dry_keeps_nobody_for_ever() {
+    let mut meeting = carried(Noise(1000));
+    meeting.seek();
+    let idle = meeting.poll_every();
+    assert_ne!(idle, Some(Duration::ZERO));
+    assert_eq!(meeting.poll(), None);
+    let left = meeting.courier.0;
+    assert!(left > 900, "{left} are left");
+    assert_eq!(
+        meeting.poll_every(),
+        Some(Duration::ZERO),
+        "there may be more"
+    );
+    while meeting.courier.0 != 0 {
+        assert_eq!(meeting.poll(), None);
+    }
+    assert_eq!(meeting.poll_every(), idle);
+}

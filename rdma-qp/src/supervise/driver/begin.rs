@@ -126,6 +126,7 @@ impl<C, T: Probes> Supervised<C, T> {
             happened: VecDeque::new(),
             origin: Instant::now(),
             look_at: Duration::ZERO,
+            more_signs: false,
             ending: None,
             why: None,
             gid: None,
