@@ -28,7 +28,7 @@ pub struct OutOfRegion {
     pub offset: usize,
     /// Length of the range.
     pub len: usize,
-    /// Length of the region.
+    /// Bytes that the region has for what was asked: of a dma-buf the process itself can reach none.
     pub region: usize,
 }
 
@@ -40,7 +40,7 @@ pub struct OutOfRegion {
 pub struct BadAtomic {
     /// The offset asked for.
     pub offset: usize,
-    /// Length of the region.
+    /// Bytes of the region that the process can reach: of a dma-buf none.
     pub region: usize,
 }
 
@@ -126,7 +126,8 @@ impl Mr {
         self.region().len()
     }
 
-    /// Address of its first byte.
+    /// Address of its first byte. Of a dma-buf ([`DmabufMr::into_mr`](crate::DmabufMr::into_mr)) it is what requests call that
+    /// byte, and no address of the process.
     pub fn addr(&self) -> u64 {
         self.region().addr()
     }
@@ -215,7 +216,7 @@ impl Mr {
     /// mix of old and new bytes; after a completion it is what the completed request left.
     ///
     /// # Errors
-    /// The range is not inside the region.
+    /// The range is not inside the region, or the region is of a dma-buf, none of whose bytes the process can reach.
     pub fn read_at(&self, offset: usize, into: &mut [u8]) -> Result<(), OutOfRegion> {
         self.reach(offset, into.len())?;
         self.region().read(offset, into);
@@ -226,7 +227,7 @@ impl Mr {
     /// old and new bytes: write before the post, or after the completion.
     ///
     /// # Errors
-    /// The range is not inside the region.
+    /// As [`Mr::read_at`].
     pub fn write_at(&self, offset: usize, from: &[u8]) -> Result<(), OutOfRegion> {
         self.reach(offset, from.len())?;
         self.region().write(offset, from);
@@ -236,11 +237,11 @@ impl Mr {
     /// The 8 bytes at `offset`, in host byte order, as an atomic: for flags and counters that a peer writes.
     ///
     /// # Errors
-    /// They are not inside the region, or not at a multiple of 8.
+    /// They are not inside the region, or not at a multiple of 8, or the region is of a dma-buf.
     pub fn atomic(&self, offset: usize) -> Result<&AtomicU64, BadAtomic> {
         self.region().atomic(offset).ok_or(BadAtomic {
             offset,
-            region: self.len(),
+            region: self.region().bytes_len(),
         })
     }
 
@@ -249,7 +250,7 @@ impl Mr {
         self.owned.pd().holders(self.region())
     }
 
-    /// Deregisters the region and gives its memory back.
+    /// Deregisters the region and gives its memory back. For a dma-buf that is memory of no bytes.
     ///
     /// # Errors
     /// Requests that are under way may use it (the error says which queues hold it), or the library refused. The region

@@ -65,7 +65,8 @@ fn as_any_other_region_it_has_no_bytes_to_be_read() {
     let error = mr.read_at(0, &mut byte).unwrap_err();
     assert!(error.to_string().contains("a region of 0 bytes"), "{error}");
     assert!(mr.write_at(8191, &byte).is_err());
-    assert!(mr.atomic(0).is_err());
+    let error = mr.atomic(8184).unwrap_err();
+    assert_eq!((error.offset, error.region), (8184, 0));
     assert_eq!((byte, mr.read_at(0, &mut [])), ([7], Ok(())));
 
     let mut qp = pd.rc(&cq).create().unwrap();
