@@ -139,6 +139,34 @@ fn a_repeated_read_whose_region_is_gone_harms_nobody() {
     assert!(p.net.nodes[1].events.is_empty());
 }
 
+/// An acknowledgement goes another way, data never does.
+#[test]
+fn without_room_an_acknowledgement_goes_out_and_an_answer_with_data_waits() {
+    let remote = |p: &Pair| p.b.remote(0);
+    let write = |p: &Pair| SendOp::Write {
+        remote: remote(p),
+        imm: None,
+    };
+    let read = |p: &Pair| SendOp::Read { remote: remote(p) };
+    let ops: [(&dyn Fn(&Pair) -> SendOp, bool); 2] = [(&write, true), (&read, false)];
+    for (op, goes) in ops {
+        let mut p = pair(&Conn::default());
+        p.net.recorded = Some(vec![]);
+        let request = wqe(1, op(&p), &[p.a.sge(0, 100)]);
+        p.net.send(0, p.qa, request);
+        p.net.settle();
+        assert_eq!(p.net.ends(0), [(1, OK)]);
+        // It comes again, and is answered again.
+        let (path, packet, payload) = p.first();
+        let (now, node) = (p.net.now, &mut p.net.nodes[1].engine);
+        node.handle_packet(now, &path, &packet, &payload);
+        let out = node.poll_transmit_where(now, |_, _, _| false);
+        assert_eq!(out.is_some(), goes);
+        node.release();
+        assert_eq!(node.poll_transmit(now).is_some(), !goes);
+    }
+}
+
 #[test]
 fn a_repeated_write_is_acknowledged_without_the_read_behind_it() {
     // WRITE then READ; the answers to both are lost, the WRITE comes again.
