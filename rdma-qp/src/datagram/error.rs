@@ -49,7 +49,9 @@ pub enum DatagramError {
     /// The CQ does not work any more.
     #[error(transparent)]
     Poll(#[from] PollError),
-    /// The device could not send or receive a packet. Nothing that a peer does makes this happen.
+    /// The device could not send or receive a packet. Nothing that somebody else sends makes this happen as long as the adapter goes
+    /// on after a datagram that is longer than its receive: that one is [counted](super::Counters::malformed). Where an adapter moves
+    /// the QP to ERR for it, the other receives are flushed, and that is told here.
     #[error(
         "the device ended a request of QP {qp_num:#x} with {status:?}: the end does not work any more, make a new one"
     )]

@@ -139,7 +139,7 @@ pub struct Counters {
     pub lapsed: u64,
     /// Datagrams of somebody who is no peer, and was not taken for one.
     pub strangers: u64,
-    /// Datagrams without a right header.
+    /// Datagrams without a right header, or longer than a receive of this end.
     pub malformed: u64,
     /// Packets of a session that is over.
     pub stale: u64,

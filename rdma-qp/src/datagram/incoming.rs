@@ -9,6 +9,9 @@ use super::message::Message;
 use super::pool::{KEEP, Pool};
 use super::wire::{ASK, FIRST, HEADER, Header, LAPSED, LAST, SACKS};
 
+/// Bytes for which there is memory when the first part of a longer message has come.
+const AT_ONCE: usize = 1 << 20;
+
 /// The way from a peer. `B` is a packet as it came.
 #[derive(Debug)]
 pub(super) struct Incoming<B> {
@@ -221,10 +224,15 @@ impl<B: Deref<Target = [u8]>> Incoming<B> {
                 deliver(Message::packet(packet), self.next);
                 return Ok(());
             }
-            (true, None) => (Vec::with_capacity(header.total as usize), header.total),
+            (true, None) => (Vec::new(), header.total),
             (false, Some(whole)) => whole,
             _ => return Err(Broken),
         };
+        if bytes.capacity() - bytes.len() < part.len() {
+            // As much again as came, so that nobody has memory for what it only announces.
+            let rest = (total as usize).saturating_sub(bytes.len());
+            bytes.reserve_exact(rest.min(bytes.len().max(AT_ONCE)).max(part.len()));
+        }
         bytes.extend_from_slice(part);
         let is_whole = bytes.len() == total as usize;
         if bytes.len() > total as usize || is_whole != last {

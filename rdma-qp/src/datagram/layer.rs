@@ -4,6 +4,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::{Duration, Instant};
 
+use rdma_core_sys::IBV_WC_LOC_LEN_ERR;
+
 use super::card::Card;
 use super::{
     Address, Counters, DatagramError, Event, Machine, Message, MessageId, Options, PeerError,
@@ -75,6 +77,8 @@ pub struct Layer {
     accept: Accept,
     /// Sends since the last that was signaled.
     silent: u32,
+    /// Why what was to leave with a message that was taken did not.
+    failed: Option<DatagramError>,
 }
 
 impl Layer {
@@ -110,7 +114,9 @@ impl Layer {
             max_message: options.max_message,
             endpoint,
         };
-        let mut machine = Machine::new(options, mtu, u64::from_ne_bytes(seed))?;
+        let seed = u64::from_ne_bytes(seed);
+        let mut machine = Machine::new(options, mtu, seed)?;
+        machine.draw_from_system(seed);
         machine.set_greeting(card.encode()?)?;
         let outgoing = pd.buffers(options.send_depth as usize, mtu as usize)?;
         // Some more than are posted, for messages that the application keeps.
@@ -128,6 +134,7 @@ impl Layer {
             strangers: 0,
             accept: Box::new(|_| false),
             silent: 0,
+            failed: None,
         };
         layer.top_up()?;
         Ok(layer)
@@ -141,7 +148,8 @@ impl Layer {
         self.card.encode()
     }
 
-    /// Adds a peer, by its card. Nothing is sent to it yet.
+    /// Adds a peer, by its card. Nothing is sent to it yet. One that was about to be [taken in](Layer::listen) is a peer by that, and
+    /// [`Event::Introduced`] does not tell of it any more.
     ///
     /// # Errors
     /// It is no card, there is no room or no way to it, or it is a peer already.
@@ -172,8 +180,10 @@ impl Layer {
     /// `strangers` 0 nobody is taken in any more.
     ///
     /// Who was taken in stays a peer until it is [removed](Layer::remove_peer), also when it is dead. One that is restarted
-    /// with another Queue Pair introduces itself again, as another peer. One that is not accepted asks again until it gives up, and
-    /// `accept` is asked each time.
+    /// with another Queue Pair introduces itself again, as another peer. Where that has the number of the former one by chance, and a
+    /// Q_Key of its own, it is taken for the former one, and answered through the former Q_Key, which does not reach it: remove it
+    /// when it is dead, or give [`Options::qkey`] to those who are restarted. One that is not accepted asks again until it gives up,
+    /// and `accept` is asked each time.
     pub fn listen(
         &mut self,
         strangers: u32,
@@ -196,14 +206,15 @@ impl Layer {
         if card.address() != from || !(self.accept)(&stranger) {
             return;
         }
-        let Ok(way) = self.inbox.queue().destination(&card.endpoint) else {
-            return;
-        };
         let mtu = card.endpoint.mtu.bytes();
         let most = self.strangers;
         let admitted = (self.machine).admit(now, (from, datagram), mtu, card.max_message, most);
-        if let Ok(peer) = admitted {
-            self.lead(peer, way);
+        let Ok(peer) = admitted else { return };
+        // Only those for whom there is a place cost an address handle.
+        match self.inbox.queue().destination(&card.endpoint) {
+            Ok(way) => self.lead(peer, way),
+            // It is there, because it was admitted.
+            Err(_) => drop(self.machine.remove_peer(peer)),
         }
     }
 
@@ -235,11 +246,18 @@ impl Layer {
     /// has not, as far as is known: one of both comes.
     ///
     /// # Errors
-    /// There is no such peer, the message is too long, there is no room at present, or the end does not work any more.
+    /// There is no such peer, the message is too long, there is no room at present, or the end does not work any more. If the device
+    /// refuses what is to leave with a message that was taken, that is told by what is called next, [`Layer::progress`] or this.
     pub fn send(&mut self, to: PeerId, bytes: &[u8]) -> Result<MessageId, SendError> {
+        self.failure()?;
         let id = self.machine.send(self.origin.elapsed(), to, bytes)?;
-        self.transmit()?;
+        self.failed = self.transmit().err();
         Ok(id)
+    }
+
+    /// What is to be told of an earlier call.
+    fn failure(&mut self) -> Result<(), DatagramError> {
+        self.failed.take().map_or(Ok(()), Err)
     }
 
     /// Begins a session with a peer, though there is nothing to be sent: so its death is noticed, if there is a heartbeat.
@@ -292,6 +310,13 @@ impl Layer {
                 }
                 Ok(())
             }
+            // It may be anybody's who has the Q_Key. The QP goes on; where it does not, the others are flushed.
+            Err(failure)
+                if failure.status == IBV_WC_LOC_LEN_ERR && done.queue != QueueKind::Send =>
+            {
+                self.machine.too_long();
+                Ok(())
+            }
             Err(failure) => Err(DatagramError::Failed {
                 qp_num: done.qp_num,
                 status: failure.status,
@@ -315,6 +340,7 @@ impl Layer {
     /// # Errors
     /// The device does not work any more.
     pub fn progress(&mut self) -> Result<(), DatagramError> {
+        self.failure()?;
         self.top_up()?;
         self.machine.handle_timeout(self.origin.elapsed());
         self.transmit()
@@ -363,6 +389,7 @@ impl Layer {
         let now = self.origin.elapsed();
         // Without a free buffer it can leave when a send has ended.
         let leaves = self.machine.has_transmit() && self.outgoing.free() > 0;
+        let leaves = leaves || self.failed.is_some();
         let due = self.machine.next_timeout();
         (now, if leaves { Some(now) } else { due })
     }

@@ -92,6 +92,10 @@ pub struct Machine<B: Deref<Target = [u8]>> {
     /// How much of a message one packet holds, at most.
     payload: usize,
     peers: Vec<(u32, Option<Peer<B>>)>,
+    /// Places among them that nobody has.
+    vacant: Vec<u32>,
+    /// Those who came by themselves and have not proven where they are, by when they are given up.
+    unproven: BTreeSet<(Duration, u32)>,
     by_address: HashMap<Address, u32>,
     slots: Slots,
     /// Room for what comes.
@@ -112,7 +116,8 @@ pub struct Machine<B: Deref<Target = [u8]>> {
 
 impl<B: Deref<Target = [u8]>> Machine<B> {
     /// An end whose datagrams are at most `mtu` bytes long. `seed` is what the numbers of its lives are drawn from: never give
-    /// the same one twice.
+    /// the same one twice. Who knows one of these numbers can compute the next, so where somebody may want to forge, use
+    /// [`Layer`](super::Layer), which draws each of them from the system.
     ///
     /// # Errors
     /// An option is out of its range.
@@ -123,8 +128,10 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
             options: options.clone(),
             payload,
             peers: Vec::new(),
+            vacant: Vec::new(),
+            unproven: BTreeSet::new(),
             by_address: HashMap::new(),
-            slots: Slots::new(options.send_packets, payload),
+            slots: Slots::new(options.send_packets, payload)?,
             pool: Pool::new(options.receives / 2),
             greeting: Vec::new(),
             events: VecDeque::new(),
@@ -138,8 +145,19 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
         })
     }
 
+    /// The numbers of lives come from the system from now on; `seed` as in [`Machine::new`].
+    pub(super) fn draw_from_system(&mut self, seed: u64) {
+        self.draws = Draws::system(seed);
+    }
+
+    /// A datagram came that was longer than its receive: nobody's, whatever it was.
+    pub(super) fn too_long(&mut self) {
+        self.counters.malformed += 1;
+    }
+
     /// Adds a peer, whose datagrams are at most `mtu` bytes long, and which takes messages of at most `max_message` bytes.
-    /// Nothing is sent to it yet.
+    /// Nothing is sent to it yet. One that has introduced itself, and was [admitted](Machine::admit), and has not answered yet, is a
+    /// peer as any other from now on, and is answered.
     ///
     /// # Errors
     /// There is no room, or the address is that of another peer.
@@ -149,21 +167,26 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
         mtu: u32,
         max_message: u32,
     ) -> Result<PeerId, PeerError> {
-        self.check_free(address, None)?;
-        let free = self.peers.iter().position(|(_, peer)| peer.is_none());
-        let index = free.unwrap_or(self.peers.len());
-        if index >= self.options.peers as usize {
-            let peers = self.options.peers;
+        let payload = self.payload_to(mtu);
+        if let Some(index) = self.check_free(address, None)? {
+            self.prove(index);
+            if let Some((_, Some(peer))) = self.peers.get_mut(index as usize) {
+                (peer.payload, peer.max_message) = (payload, max_message);
+            }
+            return Ok(self.id(index));
+        }
+        let peers = self.options.peers;
+        if self.by_address.len() >= peers as usize {
             return Err(PeerError::Full { peers });
         }
-        if index == self.peers.len() {
+        let index = self.vacant.pop().unwrap_or(self.peers.len() as u32);
+        if index as usize == self.peers.len() {
             self.peers.push((0, None));
         }
-        let payload = self.payload_to(mtu);
         let peer = Peer::new(address, payload, max_message, &self.options);
-        self.peers[index].1 = Some(peer);
-        self.by_address.insert(address, index as u32);
-        Ok(self.id(index as u32))
+        self.peers[index as usize].1 = Some(peer);
+        self.by_address.insert(address, index);
+        Ok(self.id(index))
     }
 
     fn payload_to(&self, mtu: u32) -> usize {
@@ -171,13 +194,33 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
         self.payload.min(theirs)
     }
 
-    /// Whether nobody is at that address, or nobody but `itself`.
-    fn check_free(&self, address: Address, itself: Option<PeerId>) -> Result<(), PeerError> {
-        let there = self.by_address.get(&address).map(|&index| self.id(index));
-        match there {
-            Some(peer) if there != itself => Err(PeerError::Taken(peer)),
-            _ => Ok(()),
+    /// Whether nobody is at that address, or nobody but `itself`, or one who has not proven that it is there: whoever is told of by
+    /// the application goes before that one, which is given back.
+    fn check_free(
+        &self,
+        address: Address,
+        itself: Option<PeerId>,
+    ) -> Result<Option<u32>, PeerError> {
+        let Some(&index) = self.by_address.get(&address) else {
+            return Ok(None);
+        };
+        let there = self.id(index);
+        if Some(there) == itself {
+            return Ok(None);
         }
+        let unproven = self.get(there).is_some_and(|peer| peer.unproven.is_some());
+        unproven
+            .then_some(Some(index))
+            .ok_or(PeerError::Taken(there))
+    }
+
+    /// It is no longer asked for a proof. Whether it was.
+    fn prove(&mut self, index: u32) -> bool {
+        let Some((_, Some(peer))) = self.peers.get_mut(index as usize) else {
+            return false;
+        };
+        let unproven = peer.unproven.take();
+        unproven.is_some_and(|(until, _)| self.unproven.remove(&(until, index)))
     }
 
     /// The peer was restarted, at another address or where it was: what is not acknowledged is lost, as [`Event::Lost`] tells,
@@ -193,18 +236,27 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
         max_message: u32,
     ) -> Result<(), PeerError> {
         self.get(id).ok_or(PeerError::NoSuchPeer(id))?;
-        self.check_free(address, Some(id))?;
+        // What its new life was answered before it was known whose it is, it may name.
+        let mut answered = (None, None);
+        if let Some(index) = self.check_free(address, Some(id))? {
+            if let Some((_, Some(stranger))) = self.peers.get(index as usize) {
+                answered = (stranger.opening, stranger.hello);
+            }
+            self.remove(index);
+        }
         self.end_session(id.index, Some(Event::Restarted { peer: id }));
         let payload = self.payload_to(mtu);
+        self.prove(id.index);
         if let Some(peer) = self.get_mut(id) {
             let former = peer.address;
             (peer.address, peer.payload, peer.max_message) = (address, payload, max_message);
             if former != address {
-                (peer.opening, peer.hello, peer.reset) = (None, None, None);
+                ((peer.opening, peer.hello), peer.reset) = (answered, None);
             }
             self.by_address.remove(&former);
             self.by_address.insert(address, id.index);
         }
+        self.touch(id.index);
         Ok(())
     }
 
@@ -220,10 +272,12 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
 
     fn remove(&mut self, index: u32) {
         self.end_session(index, None);
+        self.prove(index);
         if let Some((life, place)) = self.peers.get_mut(index as usize)
             && let Some(peer) = place.take()
         {
-            *life += 1;
+            *life = life.wrapping_add(1);
+            self.vacant.push(index);
             self.by_address.remove(&peer.address);
             if let Some(at) = peer.armed {
                 self.timers.remove(&(at, index));

@@ -49,11 +49,13 @@
 //! * A peer that was restarted, at its address or [moved](Datagrams::move_peer) to another, is [told](Event::Restarted) from
 //!   its former life. Nothing of one is taken for a part of the other.
 //! * Memory does not grow beyond what [`Options`] say, whatever peers do. Who does not poll has peers that wait.
-//! * What strangers send is counted ([`Counters`]) and changes nothing, unless they are to be [taken in](Datagrams::listen). A packet belongs to a session if it comes from the address
-//!   in the peer's card, through the Q_Key, and names two numbers of 64 bits that only both ends know.
+//! * What strangers send is counted ([`Counters`]) and changes nothing, unless they are to be [taken in](Datagrams::listen). A
+//!   packet belongs to a session if it comes from the address in the peer's card, through the Q_Key, and names two numbers of
+//!   64 bits, which both ends draw from the system's random source. So who does not see the packets cannot forge one. Who
+//!   sees them can, and can read them: nothing is encrypted, and nothing is signed.
 //!
-//! There is no thread: an end answers while it is polled. One that does something else for [`Options::dead_after`] is
-//! dead for its peers; when it comes back, both see a new session.
+//! There is no thread: an end answers while it is polled, with every fourth event if there are many. One that does something
+//! else for [`Options::dead_after`] is dead for its peers; when it comes back, both see a new session.
 //!
 //! # How
 //!

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::DatagramError;
+use super::slots::MOST;
 use super::wire::SACKS;
 use crate::qkey::QKey;
 use crate::qp::PathOptions;
@@ -20,8 +21,8 @@ pub struct Options {
     /// been given room. So with four receives for each peer that may send at the same time, all that is sent finds one while the end
     /// is polled; with less it works, too: what finds none is lost, and repeated.
     pub receives: u32,
-    /// Packets that wait to be sent, or were sent and are not acknowledged; 1024 if not set, each of one MTU. One peer takes at
-    /// most half of them, so that one that is stalled leaves room for the others.
+    /// Packets that wait to be sent, or were sent and are not acknowledged; 1024 if not set, each of one MTU, and at most 2^20.
+    /// One peer takes at most half of them, so that one that is stalled leaves room for the others.
     pub send_packets: u32,
     /// Sends that the device may have at a time; 128 if not set, each with a buffer of one MTU.
     pub send_depth: u32,
@@ -41,7 +42,8 @@ pub struct Options {
     /// something else than poll.
     pub dead_after: Duration,
     /// A peer of which nothing was heard for so long is asked; 1 s if not set. `None`: who sends nothing to a peer is not told
-    /// of its death.
+    /// of its death; and one that dies while a packet of it is missing, and others that it sent later are there, keeps the receives
+    /// in which those are, and its place in the pool with them, until it is removed, moved, or begins anew.
     pub heartbeat: Option<Duration>,
     /// Options of the paths to the peers.
     pub path: PathOptions,
@@ -131,6 +133,10 @@ impl Options {
         }
         if self.send_packets < 2 {
             let cure = "give at least 2".to_owned();
+            return refuse("send_packets", self.send_packets.into(), cure);
+        }
+        if self.send_packets > MOST {
+            let cure = format!("give at most {MOST}");
             return refuse("send_packets", self.send_packets.into(), cure);
         }
         let (dead, least) = (self.dead_after, Duration::from_micros(8));

@@ -1,5 +1,10 @@
 //! The bytes of packets that may have to be sent again: one block of memory, in pieces of one size.
 
+use super::DatagramError;
+
+/// Most slots that there may be: their names are kept in memory, too, whether they are used or not.
+pub(super) const MOST: u32 = 1 << 20;
+
 #[derive(Debug)]
 pub(super) struct Slots {
     bytes: Vec<u8>,
@@ -9,12 +14,23 @@ pub(super) struct Slots {
 
 impl Slots {
     /// `count` slots of `size` bytes each.
-    pub(super) fn new(count: u32, size: usize) -> Slots {
-        Slots {
-            bytes: vec![0; count as usize * size],
+    ///
+    /// # Errors
+    /// There is no memory for them.
+    pub(super) fn new(count: u32, size: usize) -> Result<Slots, DatagramError> {
+        let all = (count as usize).saturating_mul(size);
+        // Asked for beforehand, because the memory that costs nothing before it is used is given or the process ends.
+        let there = Vec::<u8>::new().try_reserve_exact(all);
+        there.map_err(|_| DatagramError::Option {
+            option: "send_packets",
+            value: count.into(),
+            cure: format!("there is no memory for so many packets of {size} bytes, give less"),
+        })?;
+        Ok(Slots {
+            bytes: vec![0; all],
             size,
             free: (0..count).rev().collect(),
-        }
+        })
     }
 
     /// Slots that nobody has.

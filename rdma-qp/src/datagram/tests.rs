@@ -462,4 +462,13 @@ fn options_that_cannot_be_are_refused() {
     ] {
         refused(options);
     }
+    let text = refused(Options {
+        send_packets: u32::MAX,
+        ..Options::default()
+    });
+    assert_eq!(text, "send_packets is 4294967295: give at most 1048576");
+    // More than there is memory for.
+    let slots = super::slots::Slots::new(1 << 20, usize::MAX >> 8);
+    let text = slots.err().unwrap().to_string();
+    assert!(text.contains("there is no memory for so many"), "{text}");
 }

@@ -96,13 +96,15 @@ impl<B: Deref<Target = [u8]>> Machine<B> {
             return false;
         };
         peer.establish(now, session);
-        let introduced = peer.unproven.take().is_some();
+        let introduced = self.prove(index);
         let events = [
             introduced.then_some(Event::Introduced { peer: id }),
             connects.then_some(Event::Connected { peer: id }),
         ];
         for event in events.into_iter().flatten() {
-            peer.untold += 1;
+            if let Some(peer) = self.peer(index) {
+                peer.untold += 1;
+            }
             self.events.push_back(Queued::Session(id, event));
         }
         true

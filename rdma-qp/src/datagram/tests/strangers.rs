@@ -151,6 +151,101 @@ fn those_who_never_answer_take_little_and_not_for_long() {
     assert_eq!(server.counters().strangers, strangers + 2);
 }
 
+/// Plays until both are silent; nothing that comes from the client takes it in.
+fn talk(server: &mut Machine<Vec<u8>>, client: &mut End, now: Duration) {
+    loop {
+        let mut silent = true;
+        while let Some((_, datagram)) = next(server, now) {
+            let kind = Header::parse(&datagram).unwrap().kind;
+            assert!(kind != Kind::Reset, "what it was answered does not hold");
+            client.machine.handle_datagram(now, address(0), datagram);
+            silent = false;
+        }
+        for datagram in client.out(now) {
+            server.handle_datagram(now, client.at, datagram);
+            silent = false;
+        }
+        if silent {
+            return;
+        }
+    }
+}
+
+/// The application is told of somebody whose first words came before.
+#[test]
+fn who_is_added_while_it_introduces_itself_is_a_peer() {
+    let options = Options::default();
+    let mut server: Machine<Vec<u8>> = Machine::new(&options, MTU, 1).unwrap();
+    let mut one = client(1, &options);
+    one.send(us(0), b"hello");
+    let mut forged = one.out(us(0)).remove(0);
+    let hello = forged.clone();
+    // Whoever speaks in its name does not keep it out.
+    forged[15] ^= 1;
+    let place = hear(&mut server, us(0), one.at, forged, 1).unwrap();
+    let peer = server.add_peer(one.at, MTU, 700).unwrap();
+    assert_eq!(peer, place);
+    let again = server.add_peer(one.at, MTU, 700);
+    assert!(matches!(again, Err(PeerError::Taken(there)) if there == peer));
+    server.handle_datagram(us(1), one.at, hello);
+    talk(&mut server, &mut one, us(1));
+    assert!(matches!(server.poll_event(), Some(Event::Connected { peer: who }) if who == peer));
+    assert!(matches!(server.poll_event(), Some(Event::Received { peer: who, .. }) if who == peer));
+    // What its card says counts, and it stays when others would have to have answered.
+    server.handle_timeout(options.dead_after);
+    assert!(server.address(peer).is_some());
+    let error = server
+        .send(options.dead_after, peer, &[0; 701])
+        .unwrap_err();
+    assert!(
+        matches!(error, SendError::TooLong { max: 700, .. }),
+        "{error}"
+    );
+    // Its place among those who have to answer is free again.
+    let mut two = client(2, &options);
+    two.machine.connect(us(2), two.peer).unwrap();
+    let hello = two.out(us(2)).remove(0);
+    assert!(hear(&mut server, us(2), two.at, hello, 1).is_some());
+}
+
+/// One that was restarted speaks from its new address before the application is told where it is.
+#[test]
+fn who_is_moved_to_where_somebody_introduces_itself_takes_over_its_answer() {
+    let options = Options {
+        peers: 2,
+        ..Options::default()
+    };
+    let mut server: Machine<Vec<u8>> = Machine::new(&options, MTU, 1).unwrap();
+    let known = server.add_peer(address(9), MTU, 1000).unwrap();
+    let mut one = client(1, &options);
+    one.send(us(0), b"hello");
+    let hello = one.out(us(0)).remove(0);
+    let place = hear(&mut server, us(0), one.at, hello, 1).unwrap();
+    // It has its answer already, and names it.
+    let (_, answer) = next(&mut server, us(1)).unwrap();
+    one.machine.handle_datagram(us(1), address(0), answer);
+    server.move_peer(known, one.at, MTU, 1000).unwrap();
+    assert_eq!(
+        (server.address(known), server.address(place)),
+        (Some(one.at), None)
+    );
+    talk(&mut server, &mut one, us(2));
+    assert!(matches!(server.poll_event(), Some(Event::Restarted { peer }) if peer == known));
+    assert!(matches!(server.poll_event(), Some(Event::Connected { peer }) if peer == known));
+    assert!(matches!(server.poll_event(), Some(Event::Received { peer, .. }) if peer == known));
+    server.handle_timeout(us(100));
+    talk(&mut server, &mut one, us(100));
+    assert_eq!(one.events(), ["connected", "acknowledged 1"]);
+    // And one that was not answered yet is answered.
+    let mut two = client(2, &options);
+    two.send(us(200), b"hello");
+    let hello = two.out(us(200)).remove(0);
+    hear(&mut server, us(200), two.at, hello, 1).unwrap();
+    server.move_peer(known, two.at, MTU, 1000).unwrap();
+    talk(&mut server, &mut two, us(200));
+    assert!(two.machine.is_connected(two.peer));
+}
+
 #[test]
 fn a_greeting_fits_into_a_datagram() {
     let mut machine: Machine<Vec<u8>> = Machine::new(&Options::default(), MTU, 1).unwrap();
