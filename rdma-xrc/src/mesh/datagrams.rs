@@ -3,7 +3,7 @@
 //! There are no ways to be made and lost, so the lanes stay idle; messages, their fate, and the death of peers come from the
 //! layer.
 
-use rdma_qp::datagram::{Event as Happened, Layer, PeerId, SendError as Refused};
+use rdma_qp::datagram::{DatagramError, Event as Happened, Layer, PeerId, SendError as Refused};
 use rdma_qp::{Completion, Cq, Device, GidEntry, Pd};
 
 use super::error::{MeshError, step};
@@ -23,14 +23,13 @@ impl Options {
     pub(super) fn datagrams(&self, processes: usize) -> rdma_qp::datagram::Options {
         let peers = (processes as u32).saturating_sub(1).max(1);
         let usual = rdma_qp::datagram::Options::default();
-        // Each peer has to have room for two packets, and half of the receives are for acknowledgements.
-        let receives = self.srq_depth.max(peers.saturating_mul(4));
         // As many messages as there are buffers, of the smallest MTU at worst, and one may be as long as half of them.
         let longest = self.max_message.div_ceil(SMALLEST_PART).max(1);
         rdma_qp::datagram::Options {
             peers,
-            receives,
-            send_packets: self.send_buffers.max(2 * longest),
+            // Room is given to those who send, so it need not be for all peers.
+            receives: self.srq_depth.max(LEAST_RECEIVES),
+            send_packets: self.send_buffers.max(longest.saturating_mul(2)),
             send_depth: self.send_depth.max(usual.send_depth),
             max_message: self.max_message,
             // Unlimited is refused before.
@@ -40,6 +39,9 @@ impl Options {
         }
     }
 }
+
+/// Receives that there are at least.
+pub(crate) const LEAST_RECEIVES: u32 = 16;
 
 /// Bytes of a message in a packet of 256 bytes, which is the smallest MTU.
 const SMALLEST_PART: u32 = 200;
@@ -51,10 +53,25 @@ impl Grams {
         options: &Options,
         processes: usize,
     ) -> Result<Grams, MeshError> {
-        let options = options.datagrams(processes);
-        let layer = Layer::new(device, pd, cq, gid, &options);
+        let layer = Layer::new(device, pd, cq, gid, &options.datagrams(processes));
+        let layer = layer.map_err(|error| match error {
+            // They follow from these two, and nothing else of the mesh's is refused.
+            DatagramError::Option { option, .. } if option == "send_packets" => {
+                let long = options.max_message > options.send_buffers;
+                let (option, value) = match long {
+                    true => ("max_message", options.max_message),
+                    false => ("send_buffers", options.send_buffers),
+                };
+                MeshError::Option {
+                    option,
+                    value: value.into(),
+                    cure: "over datagrams a packet of it is kept for each 200 bytes, or for each message, at most 2^20: give less",
+                }
+            }
+            error => step("making the end for datagrams")(error),
+        })?;
         Ok(Grams {
-            layer: layer.map_err(step("making the end for datagrams"))?,
+            layer,
             peers: Vec::new(),
             ranks: Vec::new(),
         })

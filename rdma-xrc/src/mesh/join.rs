@@ -205,6 +205,7 @@ impl Joining {
             connecting: BTreeSet::new(),
             departure: Departure::Stays,
             events: VecDeque::new(),
+            told: 0,
             next_op: 0,
             next_life: 0,
             next_tick: now,

@@ -111,6 +111,8 @@ pub use layout::{Layout, Rank};
 pub use options::{Options, Over};
 
 use crate::XrcSrq;
+pub(crate) use datagrams::LEAST_RECEIVES;
+
 use card::Card;
 use datagrams::Grams;
 use lane::{Lane, Phase};
@@ -266,6 +268,8 @@ pub struct Mesh {
     connecting: BTreeSet<usize>,
     departure: Departure,
     events: VecDeque<Event>,
+    /// Events that were told since it was looked what came.
+    told: u32,
     next_op: u64,
     next_life: u32,
     /// When there is something to do without anything coming in.

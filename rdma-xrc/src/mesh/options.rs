@@ -31,8 +31,8 @@ pub struct Options {
     pub send_depth: u32,
     /// Receives that wait for messages; 512 if not set. The process has twice as many buffers, so that it can keep as many
     /// messages as there are receives. Where all peers together may have more under way, they wait for receives now and
-    /// then, which costs the network the repetitions. Over datagrams, packets and not messages, at least four for each peer; a peer
-    /// sends no more than its part of half of them.
+    /// then, which costs the network the repetitions. Over datagrams, packets and not messages, at least 16; those
+    /// who send at a time share half of them.
     pub srq_depth: u32,
     /// Receives are posted when fewer than so many wait; 256 if not set.
     pub low_water: u32,

@@ -11,6 +11,8 @@ use super::{Event, Inbox, Mesh, Message, Rank};
 
 /// Completions that one turn takes in.
 const BATCH: usize = 32;
+/// Over datagrams: events that are told before it is looked again what came, though more of them wait.
+const EVENTS: u32 = 4;
 /// The clock is looked at when so much has passed, if nothing is due earlier.
 const IDLE: Duration = Duration::from_secs(1);
 /// Where a probe writes nothing to.
@@ -40,14 +42,21 @@ impl Inbox {
 }
 
 impl Mesh {
-    /// Does what is to be done, and returns the next event. `None`: there is none at present. Does not wait.
+    /// Does what is to be done, and returns the next event. `None`: there is none at present. Does not wait. Over datagrams it is
+    /// looked with every fourth event what came, and peers are answered, though more events wait.
     ///
     /// # Errors
     /// The mesh does not work any more.
     pub fn poll(&mut self) -> Result<Option<Event>, MeshError> {
         if self.events.is_empty() {
+            self.told = 0;
             self.progress()?;
+        } else if self.told >= EVENTS && self.grams().is_some() {
+            // What the layer has to tell stays there, so that peers send no more than is taken.
+            self.told = 0;
+            self.take_in()?;
         }
+        self.told += 1;
         Ok(self.events.pop_front())
     }
 
@@ -111,19 +120,24 @@ impl Mesh {
 
     /// Takes in some completions, and does what is due.
     pub(super) fn progress(&mut self) -> Result<(), MeshError> {
-        for _ in 0..BATCH {
-            match self.cq.poll().map_err(step("polling the CQ"))? {
-                Some(done) => self.book(&done)?,
-                None => break,
-            }
-        }
-        self.inbox.top_up()?;
+        self.take_in()?;
         self.take_datagrams()?;
         let now = Instant::now();
         if now >= self.next_tick {
             self.tick(now)?;
         }
         Ok(())
+    }
+
+    /// Takes in some completions, and posts receives.
+    fn take_in(&mut self) -> Result<(), MeshError> {
+        for _ in 0..BATCH {
+            match self.cq.poll().map_err(step("polling the CQ"))? {
+                Some(done) => self.book(&done)?,
+                None => break,
+            }
+        }
+        self.inbox.top_up()
     }
 
     /// Takes in one completion.

@@ -214,6 +214,19 @@ fn options_that_cannot_be_say_what_to_change() {
     assert!(refused(patient).contains("a dead peer is never noticed"));
 }
 
+/// Room for datagrams is shared by those who send, so there need not be some for each process.
+#[test]
+fn a_large_job_takes_no_more_receives_over_datagrams() {
+    let large = Options::default().datagrams(100_000);
+    assert_eq!((large.peers, large.receives), (99_999, 512));
+    let few = Options {
+        srq_depth: 1,
+        low_water: 1,
+        ..Options::default()
+    };
+    assert_eq!(few.datagrams(2).receives, 16);
+}
+
 /// A program may hand its mesh to another thread.
 #[test]
 fn a_mesh_can_move_to_another_thread() {

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::{Amounts, Depths};
+use crate::mesh::LEAST_RECEIVES;
 
 /// Bytes that things take. The defaults are those of the `mlx5` provider of rdma-core, with one entry per request, so
 /// that plans have one yardstick; another adapter has other sizes of the same kind.
@@ -144,7 +145,7 @@ pub(super) fn ud(peers: u64, depths: Depths, sizes: &Sizes) -> Option<Amounts> {
 /// may have to be sent again.
 pub(super) fn datagrams(peers: u64, depths: Depths, sizes: &Sizes) -> Option<Amounts> {
     let packet = u64::from(depths.buffer);
-    let receives = u64::from(depths.srq).max(peers.checked_mul(4)?);
+    let receives = u64::from(depths.srq.max(LEAST_RECEIVES));
     let buffers = receives.checked_add(receives / 8 + 1)?;
     let receive_bytes = buffers.checked_mul(packet + GRH)?;
     let sends = (GRAM_SENDS + u64::from(depths.srq)).checked_mul(packet)?;

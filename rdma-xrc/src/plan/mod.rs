@@ -25,7 +25,7 @@
 //! | RC + SRQ | `srq` | send ring of each QP, SRQ, CQ |
 //! | XRC | `srq` | send ring of each initiator, SRQ, CQ; targets have no ring |
 //! | UD | `srq` | one send ring of `srq` requests, one receive ring, CQ, an address handle for each peer |
-//! | reliable datagrams | `srq`, at least 4 for each peer | one send ring of 128 requests, one receive ring, CQ, an address handle for each peer |
+//! | reliable datagrams | `srq`, at least 16 | one send ring of 128 requests, one receive ring, CQ, an address handle for each peer |
 //!
 //! The names are those of [`Depths`]. A ring is its depth times the size of an entry ([`Sizes`]), in whole pages; the CQ has an
 //! entry for every request that may be outstanding. Each receive has a buffer of `buffer` bytes; on UD it is 40 bytes
