@@ -564,7 +564,8 @@ typedef enum qp_supervised_proof {
      */
     QP_PROOF_PROCESS = 1,
     /**
-     * XRC: the peer's node is there, and not its process: that has ended when the channel to it closes.
+     * XRC: the peer's node is there, and not its process: that has ended when the channel to it closes. With qp_supervised_meet()
+     * nothing may tell that.
      */
     QP_PROOF_NODE = 2,
     /**
@@ -624,8 +625,9 @@ typedef struct qp_cq qp_cq;
  * A message that is acknowledged is at the peer, once, intact, and behind those that were sent to it before. Of one that is not
  * it is told that it was not done, or that nobody knows. None is sent again in a later session.
  *
- * There is no thread: an end receives, answers and repeats within qp_datagrams_next() and qp_datagrams_send(), so call the first
- * often, or sleep as qp_datagrams_arm() says. Peers of an end that does something else for dead_after_ms give it up.
+ * There is no thread: an end receives, answers and repeats within qp_datagrams_next(); qp_datagrams_send() sends, and takes nothing
+ * in. So call the first often, or sleep as qp_datagrams_arm() says. Peers of an end that does something else for dead_after_ms
+ * give it up.
  */
 typedef struct qp_datagrams qp_datagrams;
 
@@ -1265,7 +1267,8 @@ typedef struct qp_supervised_state {
     uint32_t reserved;
     /**
      * Within how many milliseconds the death of an idle peer is noticed, as long as qp_supervised_next() is called and the
-     * port is up. A peer whose process ends is noticed at once.
+     * port is up. A peer whose process ends is noticed at once, but not with qp_supervised_meet(), which has no channel that
+     * closes; over XRC, whose probes the peer's node answers, it may not be noticed at all then.
      */
     uint64_t notices_within_ms;
 } qp_supervised_state;
@@ -2083,8 +2086,9 @@ int qp_mr_register_dmabuf(struct qp_pd *pd,
                           struct qp_mr **mr);
 
 /**
- * Gives the address of a region's first byte; of a dma-buf it is iova, and no address of the process. The program may read and write there at any time; what it finds while a
- * device writes there is some mix of old and new bytes.
+ * Gives the address of a region's first byte. The program may read and write there at any time; what it finds while a device
+ * writes there is some mix of old and new bytes. Of a dma-buf it is iova, and no address of the process: do not read or write
+ * there.
  */
 int qp_mr_addr(struct qp_mr *mr,
                void **addr);
@@ -2731,9 +2735,12 @@ int qp_supervised_listen(struct qp_device *device,
 /**
  * Tells where a connection listens, such as "127.0.0.1:38765". Arguments as qp_query_text().
  *
- * @return As qp_query_text(); EINVAL (QP_CODE_STATE): it connects.
+ * @return As qp_query_text(); EINVAL (QP_CODE_STATE): it listens nowhere: only one of qp_supervised_listen() does.
  */
-int qp_supervised_address(struct qp_supervised *link, char *text, size_t size, size_t *needed);
+int qp_supervised_address(struct qp_supervised *link,
+                          char *text,
+                          size_t size,
+                          size_t *needed);
 
 /**
  * Begins a supervised connection to a peer that is met by functions of the program's, which carry messages to it and back:

@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
-use crate::fault::{Fault, QP_CODE_NULL, QP_CODE_TEXT};
+use crate::fault::{Fault, QP_CODE_NULL, QP_CODE_SHORT_BUFFER, QP_CODE_TEXT};
 use crate::log;
 
 /// Exports functions to C.
@@ -427,6 +427,20 @@ impl<T> Places<'_, T> {
         self.fill_from(0, values);
     }
 
+    /// Puts a message, all of it or nothing.
+    pub(crate) fn fill_whole(&mut self, message: &[T]) -> Result<(), Fault>
+    where
+        T: Copy,
+    {
+        let (len, room) = (message.len(), self.len);
+        if len > room {
+            let text = format!("the message has {len} bytes; there is room for {room}");
+            return Err(Fault::new(QP_CODE_SHORT_BUFFER, libc::ENOSPC, text));
+        }
+        self.fill(message);
+        Ok(())
+    }
+
     /// The same from that place on.
     pub(crate) fn fill_from(&mut self, place: usize, values: &[T])
     where
@@ -490,11 +504,7 @@ pub(crate) fn put_text(
             "the text has {} bytes with its end; the buffer has {room}",
             text.len() + 1
         );
-        return Err(Fault::new(
-            crate::fault::QP_CODE_SHORT_BUFFER,
-            libc::ENOSPC,
-            text,
-        ));
+        return Err(Fault::new(QP_CODE_SHORT_BUFFER, libc::ENOSPC, text));
     }
     Ok(())
 }

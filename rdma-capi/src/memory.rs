@@ -155,8 +155,9 @@ export! {
         Ok(())
     }
 
-    /// Gives the address of a region's first byte; of a dma-buf it is iova, and no address of the process. The program may read and write there at any time; what it finds while a
-    /// device writes there is some mix of old and new bytes.
+    /// Gives the address of a region's first byte. The program may read and write there at any time; what it finds while a device
+    /// writes there is some mix of old and new bytes. Of a dma-buf it is iova, and no address of the process: do not read or write
+    /// there.
     fn qp_mr_addr(mr: *mut qp_mr as Held<Mr>, addr: *mut *mut c_void as Out<'_, *mut c_void>) {
         // The memory was given to C: its provenance is exposed from here on.
         addr.set(std::ptr::with_exposed_provenance_mut(mr.addr() as usize));

@@ -275,7 +275,7 @@ static void supervised_xrc(void)
 }
 
 /* A service that carries messages between two ends of this process. */
-static struct carrier { char bytes[32][1024]; size_t len[32]; unsigned first, count; int fails; } carriers[2];
+static struct carrier { char bytes[32][1024]; size_t len[32]; unsigned first, count, noise; int fails; } carriers[2];
 static qp_supervised *told_by;
 
 static int tell(void *context, const void *message, size_t len)
@@ -297,6 +297,7 @@ static int hear(void *context, void *message, size_t room, size_t *len)
 
     if (here->fails == EPIPE) return EPIPE;
     if (here->fails == -1) return *len = room + 1, 0;
+    if (here->noise) return here->noise--, memset(message, 7, 40), *len = 40, 0;
     if (!here->count) return 0;
     memcpy(message, here->bytes[here->first], here->len[here->first]);
     *len = here->len[here->first];
@@ -338,6 +339,7 @@ static void supervised_by_messages(void)
         carriers[0].fails = fails[way];
         RIGHT(qp_supervised_meet(device, pd, NULL, &options, NULL, 0, &recv, 1, tell, hear, &carriers[0], 1, &ends[0]));
         WRONG(qp_supervised_address(ends[0], text, sizeof text, NULL), EINVAL, QP_CODE_STATE);
+        THAT(strstr(qp_last_error(), "only one that qp_supervised_listen() made"));
         WRONG(qp_supervised_target_number(ends[0], &number), EOPNOTSUPP, QP_CODE_UNSUPPORTED);
         for (i = 0, *text = 0; i < 1000 && !strstr(text, said[way]); i++) {
             if (qp_supervised_next(ends[0], 10, &event)) continue;
@@ -346,6 +348,15 @@ static void supervised_by_messages(void)
         THAT(strstr(text, said[way]));
         RIGHT(qp_supervised_destroy(ends[0]));
     }
+
+    /* One that always has messages, none of which is of a peer: no call lasts for all of them. */
+    memset(carriers, 0, sizeof carriers);
+    carriers[0].noise = 1000000;
+    RIGHT(qp_supervised_meet(device, pd, NULL, &options, NULL, 0, &recv, 1, tell, hear, &carriers[0], 1, &ends[0]));
+    for (i = 0; i < 100 && !qp_supervised_next(ends[0], 0, &event); i++) {}
+    WRONG(qp_supervised_next(ends[0], 1, &event), ETIMEDOUT, QP_CODE_TIMED_OUT);
+    THAT(i < 100 && carriers[0].noise > 0);
+    RIGHT(qp_supervised_destroy(ends[0]));
 
     /* Two that meet; then one of them is destroyed, and comes anew. */
     memset(carriers, 0, sizeof carriers);

@@ -26,8 +26,9 @@ use attr::qp_datagrams_options;
 /// A message that is acknowledged is at the peer, once, intact, and behind those that were sent to it before. Of one that is not
 /// it is told that it was not done, or that nobody knows. None is sent again in a later session.
 ///
-/// There is no thread: an end receives, answers and repeats within qp_datagrams_next() and qp_datagrams_send(), so call the first
-/// often, or sleep as qp_datagrams_arm() says. Peers of an end that does something else for dead_after_ms give it up.
+/// There is no thread: an end receives, answers and repeats within qp_datagrams_next(); qp_datagrams_send() sends, and takes nothing
+/// in. So call the first often, or sleep as qp_datagrams_arm() says. Peers of an end that does something else for dead_after_ms
+/// give it up.
 #[allow(non_camel_case_types)]
 pub struct qp_datagrams {
     _never: [u8; 0],
@@ -195,16 +196,8 @@ impl End {
         let (kind, peer) = match event {
             Event::Received { peer, message } => {
                 told.len = message.len();
-                if message.len() > data.len() {
-                    let text = format!(
-                        "the message has {} bytes; there is room for {}",
-                        message.len(),
-                        data.len()
-                    );
-                    self.kept = Some((peer, message));
-                    return Err(Fault::new(QP_CODE_SHORT_BUFFER, libc::ENOSPC, text));
-                }
-                data.fill(&message);
+                data.fill_whole(&message)
+                    .inspect_err(|_| self.kept = Some((peer, message)))?;
                 (QP_DATAGRAMS_MESSAGE, Some(peer))
             }
             Event::Acknowledged { peer, message } => {

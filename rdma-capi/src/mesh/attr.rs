@@ -6,6 +6,7 @@ use rdma_xrc::mesh::Options;
 
 use crate::export::In;
 use crate::fault::Fault;
+use crate::pair::or;
 use crate::values::{qp_timing, timing};
 
 /// What a mesh shall be like: the same for all its processes. Where a function takes one, NULL means all zero, and 0 the usual.
@@ -38,7 +39,6 @@ pub(super) fn options(
     let Some(In(given)) = given else {
         return Ok(options);
     };
-    let or = |given, usual| if given == 0 { usual } else { given };
     options.max_message = or(given.max_message, options.max_message);
     options.send_depth = or(given.send_depth, options.send_depth);
     options.srq_depth = or(given.srq_depth, options.srq_depth);

@@ -194,16 +194,8 @@ impl Process {
             Some(Event::Message(message)) => {
                 (told.kind, told.rank) = (qp_mesh_kind::QP_MESH_MESSAGE as u32, message.from.0);
                 told.len = message.len();
-                if message.len() > data.len() {
-                    let text = format!(
-                        "the message has {} bytes; there is room for {}",
-                        message.len(),
-                        data.len()
-                    );
-                    self.kept = Some(message);
-                    return Err(Fault::new(QP_CODE_SHORT_BUFFER, libc::ENOSPC, text));
-                }
-                data.fill(&message);
+                data.fill_whole(&message)
+                    .inspect_err(|_| self.kept = Some(message))?;
             }
             Some(Event::Done { op, to, result }) => {
                 (told.kind, told.rank) = (qp_mesh_kind::QP_MESH_DONE as u32, to.0);

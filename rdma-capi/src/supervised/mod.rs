@@ -42,7 +42,8 @@ pub struct qp_supervised {
 pub enum qp_supervised_proof {
     /// RC: the peer's process is there. A probe takes no receive.
     QP_PROOF_PROCESS = 1,
-    /// XRC: the peer's node is there, and not its process: that has ended when the channel to it closes.
+    /// XRC: the peer's node is there, and not its process: that has ended when the channel to it closes. With qp_supervised_meet()
+    /// nothing may tell that.
     QP_PROOF_NODE = 2,
     /// UC and UD: the peer's process is there, and calls qp_supervised_next(). A probe, and its answer, take a receive each.
     QP_PROOF_ECHO = 3,
@@ -62,7 +63,8 @@ pub struct qp_supervised_state {
     /// 0.
     pub reserved: u32,
     /// Within how many milliseconds the death of an idle peer is noticed, as long as qp_supervised_next() is called and the
-    /// port is up. A peer whose process ends is noticed at once.
+    /// port is up. A peer whose process ends is noticed at once, but not with qp_supervised_meet(), which has no channel that
+    /// closes; over XRC, whose probes the peer's node answers, it may not be noticed at all then.
     pub notices_within_ms: u64,
 }
 
@@ -327,7 +329,7 @@ export! {
 
     /// Tells where a connection listens, such as "127.0.0.1:38765". Arguments as qp_query_text().
     ///
-    /// @return As qp_query_text(); EINVAL (QP_CODE_STATE): it connects.
+    /// @return As qp_query_text(); EINVAL (QP_CODE_STATE): it listens nowhere: only one of qp_supervised_listen() does.
     fn qp_supervised_address(
         link: *mut qp_supervised as Alone<Link>,
         text: *mut c_char as Room<'_, c_char>,
@@ -337,7 +339,7 @@ export! {
         // SAFETY: `size` is the length of `text`, says the header.
         let mut places = unsafe { text.of(size) }?;
         let Some(address) = &link.address else {
-            let text = "the connection listens nowhere: it was made by qp_supervised_connect()";
+            let text = "the connection listens nowhere: only one that qp_supervised_listen() made does";
             return Err(Fault::new(QP_CODE_STATE, libc::EINVAL, text));
         };
         put_text(address, &mut places, needed)
