@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use rdma_core_sys::rules::Transport;
 use rdma_qp::{Access, AckTimeout, Fate, Memory, RetryCount, Timing};
-use rdma_xrc::mesh::{CardError, Event, Layout, MeshError, Options, Rank, SendError, Why};
+use rdma_xrc::mesh::{
+    CardError, Event, Layout, Mesh, MeshError, Options, Over, Rank, SendError, Why,
+};
 
 use crate::job::{Job, LIMIT, Node, Transports, try_send};
 use crate::traffic::{Checked, message};
@@ -147,6 +149,75 @@ fn one_dead_process_takes_no_other_with_it() {
     ));
     assert!(try_send(&mut job.meshes[0], Rank(1), b"goes on"));
     job.until(|_, event| matches!(event, Event::Message(m) if &m[..] == b"goes on"));
+}
+
+/// A process that takes long for each event lives for the others as long as it polls.
+#[test]
+fn who_polls_answers_though_events_wait() {
+    const EACH: usize = 32;
+    let options = Options {
+        timing: Timing {
+            timeout: AckTimeout::from_code(15).unwrap(),
+            retry_cnt: RetryCount::new(6).unwrap(),
+            ..Timing::default()
+        },
+        heartbeat: Some(Duration::from_millis(200)),
+        ..Options::default()
+    };
+    let mut job = Job::new(1, 2, OVER, &options);
+    let within = job.meshes[0].notices_within().unwrap();
+    job.bring_up();
+    let mut slow = job.meshes.remove(1);
+    let thread = std::thread::spawn(move || {
+        let (mut got, until) = (0, Instant::now() + LIMIT);
+        while got < EACH {
+            assert!(Instant::now() < until, "{got} came");
+            if let Some(event) = slow.wait(Duration::from_millis(10)).unwrap() {
+                assert!(matches!(event, Event::Message(_)), "{event:?}");
+                got += 1;
+                std::thread::sleep(2 * within / EACH as u32);
+            }
+        }
+    });
+    for number in 0..EACH {
+        assert!(try_send(&mut job.meshes[0], Rank(1), &[number as u8]));
+    }
+    while !thread.is_finished() {
+        let event = job.meshes[0].wait(Duration::from_millis(5)).unwrap();
+        let fine = matches!(event, None | Some(Event::Done { result: Ok(()), .. }));
+        assert!(fine, "{event:?}");
+    }
+    thread.join().unwrap();
+}
+
+#[test]
+fn more_packets_than_can_be_kept_are_refused() {
+    let (node, layout) = (Node::new(), Layout::even(1, 2));
+    let gid = node.device.port(1).unwrap().best_gid().unwrap();
+    let refused = |options: Options| {
+        let begun = Mesh::begin(
+            &node.device,
+            &gid,
+            Over::Datagrams,
+            &layout,
+            Rank(0),
+            &options,
+        );
+        match begun.err().unwrap() {
+            MeshError::Option { option, value, .. } => (option, value),
+            other => panic!("{other}"),
+        }
+    };
+    let many = Options {
+        send_buffers: u32::MAX,
+        ..Options::default()
+    };
+    assert_eq!(refused(many), ("send_buffers", u64::from(u32::MAX)));
+    let long = Options {
+        max_message: 200_000_000,
+        ..Options::default()
+    };
+    assert_eq!(refused(long), ("max_message", 200_000_000));
 }
 
 #[test]
