@@ -43,12 +43,14 @@ static void reliable_datagrams(void)
     WRONG(qp_datagrams_create(device, pd, 1, -1, &options, &none), EINVAL, QP_CODE_RANGE);
     options.qkey = 0;
     options.peers = 4;
-    options.receives = 3; /* not one for each peer */
+    options.receives = 3; /* less than four */
     WRONG(qp_datagrams_create(device, pd, 1, -1, &options, &none), EINVAL, QP_CODE_RANGE);
     options.receives = 0xffffffff;
     WRONG(qp_datagrams_create(device, pd, 1, -1, &options, &none), EINVAL, QP_CODE_LIMIT);
     options.receives = 64;
     options.send_packets = 1;
+    WRONG(qp_datagrams_create(device, pd, 1, -1, &options, &none), EINVAL, QP_CODE_RANGE);
+    options.send_packets = 0xffffffff;
     WRONG(qp_datagrams_create(device, pd, 1, -1, &options, &none), EINVAL, QP_CODE_RANGE);
     options.send_packets = 300;
     options.reserved[1] = 1;
@@ -212,6 +214,7 @@ static void mesh_over_datagrams(void)
     uint32_t nodes[2] = {7, 7};
     uint8_t cards[2 * QP_MESH_CARD];
     char text[64];
+    qp_mesh_options options;
     qp_mesh *zero, *one;
     qp_mesh_event event;
     qp_mr *mine;
@@ -223,6 +226,9 @@ static void mesh_over_datagrams(void)
     WRONG(qp_mesh_create_datagrams(device, 1, -1, nodes, 2, 2, NULL, &zero), EINVAL, QP_CODE_RANGE);
     WRONG(qp_mesh_create_datagrams(device, 9, -1, nodes, 2, 0, NULL, &zero), ENODEV, QP_CODE_NOT_FOUND);
     WRONG(qp_mesh_create_datagrams(device, 1, -1, nodes, 2, 0, NULL, NULL), EINVAL, QP_CODE_NULL);
+    memset(&options, 0, sizeof options);
+    options.send_buffers = 0xffffffff;
+    WRONG(qp_mesh_create_datagrams(device, 1, -1, nodes, 2, 0, &options, &zero), EINVAL, QP_CODE_RANGE);
     RIGHT(qp_mesh_create_datagrams(device, 1, -1, nodes, 2, 0, NULL, &zero));
     RIGHT(qp_mesh_create_datagrams(device, 1, -1, nodes, 2, 1, NULL, &one));
     RIGHT(qp_mesh_offer(zero, memory, sizeof memory, 0xf, &mine));
