@@ -86,6 +86,8 @@ pub struct Tally {
     pub lost_judged: u64,
     /// Ends that introduced themselves.
     pub introduced: u64,
+    /// Ends that a host which listens was told of.
+    pub told: u64,
     /// Packets for which there had been room, and was no more.
     pub lapsed: u64,
     /// Frames that came seconds late, and datagrams of strangers.
@@ -131,6 +133,7 @@ impl Tally {
             noticed,
             lost_judged,
             introduced,
+            told,
             lapsed,
             replays,
             strange,
@@ -155,6 +158,7 @@ impl Tally {
             (&mut self.noticed, noticed),
             (&mut self.lost_judged, lost_judged),
             (&mut self.introduced, introduced),
+            (&mut self.told, told),
             (&mut self.lapsed, lapsed),
             (&mut self.replays, replays),
             (&mut self.strange, strange),
@@ -176,7 +180,7 @@ impl fmt::Display for Tally {
             "{} hosts, {} troubles, {} deaths noticed in time; {} sessions begun, {} ended by silence, {} by a restart; \
              {} messages sent, {} acknowledged, {} not done, {} of unknown fate, of which {} were received; {} bytes; \
              {} packets sent, {} again, {} came twice, {} of sessions that were over, {} found no receive, {} no room that they \
-             had been told of; {} introduced themselves; {} losses had to have a reason; {} replays, {} of strangers",
+             had been told of; {} introduced themselves, {} were told of beside; {} losses had to have a reason; {} replays, {} of strangers",
             self.hosts,
             self.troubles,
             self.noticed,
@@ -196,6 +200,7 @@ impl fmt::Display for Tally {
             self.no_receive,
             self.lapsed,
             self.introduced,
+            self.told,
             self.lost_judged,
             self.replays,
             self.strange,

@@ -15,8 +15,8 @@
 //!   one of them had trouble, or both were cut off from one another, not long before: twice as long as both may need to notice,
 //!   and to find each other dead.
 //!
-//! In half of the rounds a host has fewer receives than its peers could fill, down to four for fifteen peers. In some a host is told
-//! of nobody, and takes in who introduces itself; strangers do that, too.
+//! In half of the rounds a host has fewer receives than its peers could fill, down to four for fifteen peers. In some a host
+//! takes in who introduces itself, and is told of others only now and then; strangers introduce themselves, too.
 
 mod judge;
 mod node;

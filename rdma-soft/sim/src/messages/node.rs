@@ -7,7 +7,7 @@ use rdma_core_sys::rules::{self, Transport};
 use rdma_core_sys::{
     IBV_WC_SUCCESS, ibv_access_flags, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state,
 };
-use rdma_qp::datagram::{Address, Event, Machine, Options, PeerId, SendError};
+use rdma_qp::datagram::{Address, Event, Machine, Options, PeerError, PeerId, SendError};
 use rdma_qp::{Gid, Grh};
 use rdma_soft::core::config::{Caps, Config, GidEntry, PortConfig, Strict};
 use rdma_soft::core::{
@@ -237,9 +237,11 @@ impl World {
             return Ok(());
         }
         let (address, card, mtu) = (self.address(of), self.hosts[of].card, self.mtu);
+        if self.hosts[host].listens {
+            return self.told_beside(host, of);
+        }
         if let Some(process) = &mut self.hosts[host].process
             && process.known[of] != card
-            && !process.listens
             && let Some(peer) = process.peers[of]
         {
             let moved = (process.machine).move_peer(peer, address, mtu, card.max_message);
@@ -248,6 +250,50 @@ impl World {
             self.disturb_pair(host, of, self.now);
             self.tell(|| format!("host {host}: host {of} is at QP {:#x} now", card.qp));
             self.wake_at(host, self.now);
+        }
+        Ok(())
+    }
+
+    /// Now and then who listens is told of one, which may have introduced itself before, or is just about to.
+    fn told_beside(&mut self, host: usize, of: usize) -> Verdict {
+        let (address, card, mtu) = (self.address(of), self.hosts[of].card, self.mtu);
+        if self.hosts[host].process.is_none() || !self.rng.chance(0.5) {
+            return Ok(());
+        }
+        // What was told before of one that came by itself is older.
+        self.events(host, usize::MAX)?;
+        let Some(process) = &mut self.hosts[host].process else {
+            return Ok(());
+        };
+        let added = (process.machine).add_peer(address, mtu, card.max_message);
+        let peer = match added {
+            Ok(peer) => peer,
+            Err(PeerError::Taken(_) | PeerError::Full { .. }) => return Ok(()),
+            Err(error) => return Err(refused(error)),
+        };
+        self.tally.told += 1;
+        self.replace(host, of, peer, card)?;
+        self.tell(|| {
+            format!(
+                "host {host}, which listens: host {of} is at QP {:#x}",
+                card.qp
+            )
+        });
+        self.wake_at(host, self.now);
+        Ok(())
+    }
+
+    /// That is who is at a host from now on, as far as another knows that listens. The former life of it is over, which is told
+    /// so.
+    fn replace(&mut self, host: usize, of: usize, peer: PeerId, card: Card) -> Verdict {
+        let process = self.hosts[host].process.as_ref();
+        if let Some(before) = process.and_then(|process| process.peers[of]) {
+            self.hosts[host].ended[of] += 1;
+            self.dismiss(host, before)?;
+        }
+        if let Some(process) = &mut self.hosts[host].process {
+            process.peers[of] = Some(peer);
+            process.known[of] = card;
         }
         Ok(())
     }
@@ -314,6 +360,11 @@ impl World {
     fn introduced(&mut self, host: usize, peer: PeerId) -> Verdict {
         self.tally.introduced += 1;
         let process = self.hosts[host].process.as_ref();
+        if process.is_some_and(|process| !process.listens) {
+            return Err(format!(
+                "host {host} took somebody in without having been told to"
+            ));
+        }
         let address = process.and_then(|process| process.machine.address(peer));
         // It may be dead again already.
         let Some(address) = address else {
@@ -321,26 +372,11 @@ impl World {
         };
         let of = self.host_at(address.gid).ok_or("somebody from nowhere")?;
         let max_message = self.hosts[of].options.max_message;
-        if let Some(process) = &mut self.hosts[host].process {
-            let before = process.peers[of];
-            if let Some(before) = before {
-                // Its former life is over, which is told so.
-                self.hosts[host].ended[of] += 1;
-                self.dismiss(host, before)?;
-            }
-        }
-        if let Some(process) = &mut self.hosts[host].process {
-            if !process.listens {
-                return Err(format!(
-                    "host {host} took somebody in without having been told to"
-                ));
-            }
-            process.peers[of] = Some(peer);
-            process.known[of] = Card {
-                qp: address.qp_num,
-                max_message,
-            };
-        }
+        let card = Card {
+            qp: address.qp_num,
+            max_message,
+        };
+        self.replace(host, of, peer, card)?;
         self.tell(|| format!("host {host}: {of} has introduced itself"));
         Ok(())
     }

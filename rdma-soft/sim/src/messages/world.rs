@@ -70,7 +70,7 @@ pub struct Host {
     pub options: Options,
     /// It takes messages now and then only.
     pub lazy: bool,
-    /// It is told of nobody, and takes in who introduces itself.
+    /// It is told of nobody when it starts, and takes in who introduces itself.
     pub listens: bool,
 }
 
