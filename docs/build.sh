@@ -10,9 +10,16 @@ target=${CARGO_TARGET_DIR:-$root/target}
 site=${1:-$target/site}
 mkdir -p "$site"
 
-# rustdoc links to another crate where it finds the directory of its pages, and cargo documents crates in any order.
-for crate in rdma-core-sys rdma-soft rdma-qp rdma-xrc; do mkdir -p "$target/doc/${crate//-/_}"; done
-RUSTDOCFLAGS="${RUSTDOCFLAGS:--D warnings}" cargo doc --quiet --workspace --features rdma-qp/tokio --no-deps --locked
+# rustdoc links to another crate where that one's pages are already; cargo documents crates in any order, and removes the pages
+# of each before it makes them anew. So the crates that others name come first, one after the other.
+export RUSTDOCFLAGS="${RUSTDOCFLAGS:--D warnings}"
+named=(rdma-core-sys rdma-soft rdma-qp rdma-xrc)
+for crate in "${named[@]}"; do
+    features=()
+    [[ $crate != rdma-qp ]] || features=(--features tokio)
+    cargo doc --quiet --no-deps --locked -p "$crate" "${features[@]}"
+done
+cargo doc --quiet --no-deps --locked --workspace "${named[@]/#/--exclude=}"
 # The check of all has built it already, and says where.
 qp=${QP:-$target/debug/qp}
 [[ -x $qp && -n ${QP:-} ]] || { cargo build --quiet --locked -p rdma-cli && qp=$target/debug/qp; }
