@@ -56,7 +56,10 @@ impl Grams {
         let layer = Layer::new(device, pd, cq, gid, &options.datagrams(processes));
         let layer = layer.map_err(|error| match error {
             // They follow from these two, and nothing else of the mesh's is refused.
-            DatagramError::Option { option, .. } if option == "send_packets" => {
+            DatagramError::Option {
+                option: "send_packets",
+                ..
+            } => {
                 let long = options.max_message > options.send_buffers;
                 let (option, value) = match long {
                     true => ("max_message", options.max_message),
