@@ -35,14 +35,14 @@ RC                       6,336        63,360         633,600   639,993,600,000
 RC + SRQ                 1,024        10,240         102,400       102,400,000
 XRC                      1,024        10,240         102,400       102,400,000
 UD                       1,024        10,240         102,400       102,400,000
-UD, reliable             1,024        10,240         102,400    39,999,600,000
+UD, reliable             1,024        10,240         102,400       102,400,000
 
 Memory             per process      per node          in all        at 100,000
 RC                    27.6 MiB     275.5 MiB         2.7 GiB           2.6 PiB
 RC + SRQ               6.1 MiB      61.3 MiB       612.6 MiB         196.0 TiB
 XRC                    4.3 MiB      43.1 MiB       431.1 MiB          20.9 TiB
 UD                     4.3 MiB      43.1 MiB       431.3 MiB        1016.6 GiB
-UD, reliable           9.2 MiB      91.6 MiB       915.7 MiB         173.2 TiB
+UD, reliable           9.2 MiB      91.6 MiB       915.7 MiB           1.5 TiB
 
 By processes per node, on as many nodes:
   XRC has fewer QPs than RC: from 3 on
