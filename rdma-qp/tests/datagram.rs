@@ -1,12 +1,12 @@
 //! Reliable datagrams on the software device: lengths, losses, many peers, restarts, strangers, and other processes.
 
 mod common;
-mod fake;
-#[path = "datagram/trouble.rs"]
-mod trouble;
 #[path = "../examples/datagram.rs"]
 #[allow(dead_code, clippy::duplicate_mod)]
 mod example;
+mod fake;
+#[path = "datagram/trouble.rs"]
+mod trouble;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
