@@ -142,17 +142,15 @@ fn a_repeated_read_whose_region_is_gone_harms_nobody() {
 /// An acknowledgement goes another way, data never does.
 #[test]
 fn without_room_an_acknowledgement_goes_out_and_an_answer_with_data_waits() {
-    let remote = |p: &Pair| p.b.remote(0);
-    let write = |p: &Pair| SendOp::Write {
-        remote: remote(p),
-        imm: None,
-    };
-    let read = |p: &Pair| SendOp::Read { remote: remote(p) };
-    let ops: [(&dyn Fn(&Pair) -> SendOp, bool); 2] = [(&write, true), (&read, false)];
-    for (op, goes) in ops {
+    for goes in [true, false] {
         let mut p = pair(&Conn::default());
+        let remote = p.b.remote(0);
+        let op = match goes {
+            true => SendOp::Write { remote, imm: None },
+            false => SendOp::Read { remote },
+        };
         p.net.recorded = Some(vec![]);
-        let request = wqe(1, op(&p), &[p.a.sge(0, 100)]);
+        let request = wqe(1, op, &[p.a.sge(0, 100)]);
         p.net.send(0, p.qa, request);
         p.net.settle();
         assert_eq!(p.net.ends(0), [(1, OK)]);
