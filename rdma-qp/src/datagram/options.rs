@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::DatagramError;
+use super::pool::part;
 use super::slots::MOST;
-use super::wire::SACKS;
 use crate::qkey::QKey;
 use crate::qp::PathOptions;
 use crate::units::PathMtu;
@@ -82,8 +82,7 @@ impl Options {
     /// assert_eq!(few.window(), 65);
     /// ```
     pub fn window(&self) -> u32 {
-        let part = self.receives / 2 / self.peers.max(1);
-        part.clamp(1, SACKS + 1)
+        part(self.receives / 2, self.peers)
     }
 
     /// The longest time between two repetitions: so there are several before a peer counts as dead.

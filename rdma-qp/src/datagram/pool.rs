@@ -10,6 +10,11 @@ pub(super) const KEEP: Duration = Duration::from_millis(200);
 /// How long a promise is relied on by who sends nothing: long before it has lapsed.
 pub(super) const RELY: Duration = Duration::from_millis(50);
 
+/// Packets that each of so many peers may have under way, out of so many receives for messages.
+pub(super) fn part(receives: u32, peers: u32) -> u32 {
+    (receives / peers.max(1)).clamp(1, SACKS + 1)
+}
+
 /// The receives that are for messages, beyond the one packet that each peer may always send.
 #[derive(Debug)]
 pub(super) struct Pool {
@@ -33,7 +38,7 @@ impl Pool {
 
     /// Packets that each of those who send may have under way, as long as no more of them do.
     pub(super) fn share(&self) -> u32 {
-        (self.total / self.active.max(1)).clamp(1, SACKS + 1)
+        part(self.total, self.active)
     }
 
     /// Promises up to so many, if so many are left; tells how many.

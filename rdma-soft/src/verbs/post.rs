@@ -28,9 +28,7 @@ pub(super) unsafe extern "C" fn post_send(
     let (accepted, outcome) = stage(&mut queue, wr, bad_wr, |queue, request, seq| {
         // SAFETY: not null, so it is a request of the list that ibv_post_send(3) asks for, and the QP
         // is one of ours.
-        unsafe { push_send(queue, qp, soft, request, seq)? };
-        // SAFETY: as above.
-        Ok(unsafe { (*request).next })
+        unsafe { push_send(queue, qp, soft, request, seq) }
     });
     if accepted {
         soft.node.send(&soft.qp, queue);
@@ -55,9 +53,7 @@ pub(super) unsafe extern "C" fn post_recv(
     let max_sge = soft.init.max_recv_sge;
     let (accepted, outcome) = stage(&mut queue, wr, bad_wr, |queue, request, seq| {
         // SAFETY: not null, so it is a request of the list that ibv_post_recv(3) asks for.
-        unsafe { push_recv(queue, max_sge, request, seq)? };
-        // SAFETY: as above.
-        Ok(unsafe { (*request).next })
+        unsafe { push_recv(queue, max_sge, request, seq) }
     });
     // The engine takes them when a message comes. Whoever moves the QP to ERR tells the queue so under its lock, and takes
     // what is there afterwards: either it finds these, or the queue flushes already.
@@ -83,9 +79,7 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     let max_sge = soft.init.max_sge;
     let (accepted, outcome) = stage(&mut queue, wr, bad_wr, |queue, request, seq| {
         // SAFETY: not null, so it is a request of the list that ibv_post_srq_recv(3) asks for.
-        unsafe { push_recv(queue, max_sge, request, seq)? };
-        // SAFETY: as above.
-        Ok(unsafe { (*request).next })
+        unsafe { push_recv(queue, max_sge, request, seq) }
     });
     drop(queue);
     if accepted {

@@ -390,7 +390,7 @@ fn check_datagram(soft: &QpObject, ah: &Ah, qp_num: u32) -> Result<(), CallError
     Ok(())
 }
 
-/// Checks a send request, and appends a copy of it to its queue, at position `seq`. A window that it binds reports the new
+/// Checks a send request, and appends a copy of it to its queue, at position `seq`; gives the one after it. A window that it binds reports the new
 /// key at once, as the application's messages to the peer follow this request.
 ///
 /// # Errors
@@ -406,7 +406,7 @@ pub(super) unsafe fn push_send(
     soft: &QpObject,
     wr: *mut ibv_send_wr,
     seq: u64,
-) -> Result<(), CallError> {
+) -> Result<*mut ibv_send_wr, CallError> {
     // SAFETY: the caller's promise.
     let op = unsafe { operation(qp, soft, wr)? };
     // SAFETY: the caller's promise. The number of an SRQ is only read where there is one.
@@ -433,7 +433,7 @@ pub(super) unsafe fn push_send(
         fence: flags.contains(IBV_SEND_FENCE),
         xrc_srq,
     };
-    queue.push_with(wqe, |wqe| {
+    queue.push_with(wqe, |wqe| -> Result<bool, CallError> {
         // What the entries of an inline request that fetches name is not to be read: it is refused below.
         let refused = inline && wqe.op.is_fetch();
         if !(wqe.op.is_local() || refused) {
@@ -456,10 +456,12 @@ pub(super) unsafe fn push_send(
             unsafe { (*(*wr).ext.bind_mw.mw).rkey = bind.rkey };
         }
         Ok(wqe.signaled)
-    })
+    })?;
+    // SAFETY: the caller's promise.
+    Ok(unsafe { (*wr).next })
 }
 
-/// Checks a receive request, and appends a copy of it to its queue, at position `seq`.
+/// Checks a receive request, and appends a copy of it to its queue, at position `seq`; gives the one after it.
 ///
 /// # Errors
 /// `EINVAL` for too many entries.
@@ -472,7 +474,7 @@ pub(super) unsafe fn push_recv(
     max_sge: u32,
     wr: *mut ibv_recv_wr,
     seq: u64,
-) -> Result<(), CallError> {
+) -> Result<*mut ibv_recv_wr, CallError> {
     // SAFETY: the caller's promise.
     let (wr_id, list) = unsafe {
         (
@@ -481,8 +483,13 @@ pub(super) unsafe fn push_recv(
         )
     };
     let sges = SgeList::new();
-    queue.push_with(RecvWqe { wr_id, seq, sges }, |wqe| {
-        fill(&mut wqe.sges, list)?;
-        Ok(true)
-    })
+    queue.push_with(
+        RecvWqe { wr_id, seq, sges },
+        |wqe| -> Result<bool, CallError> {
+            fill(&mut wqe.sges, list)?;
+            Ok(true)
+        },
+    )?;
+    // SAFETY: the caller's promise.
+    Ok(unsafe { (*wr).next })
 }
