@@ -73,11 +73,10 @@ impl Console {
 
     /// Shows a step of the end called `end`.
     pub fn step_of(&self, end: &str, text: &str) {
-        let mut end = format!("{:<8}", self.style.cyan(end));
-        for line in folded(text, WIDTH - 12) {
-            self.line(format_args!("  {end}  {line}"));
-            end = " ".repeat(8);
-        }
+        let end = format!("{:<8}", self.style.cyan(end));
+        // At once: the other end's steps are shown by another thread.
+        let lines = folded(text, WIDTH - 12).join(&format!("\n{:12}", ""));
+        self.line(format_args!("  {end}  {lines}"));
     }
 
     /// Begins the progress bar of `total` bytes, where standard error is a terminal.
