@@ -2,6 +2,8 @@
 
 mod fake;
 
+use std::time::Duration;
+
 use fake::{Fake, FakeSend, wc};
 use rdma_core_sys::*;
 use rdma_qp::{
@@ -88,6 +90,64 @@ fn a_number_comes_back_with_its_request_whatever_way_the_completion_goes() {
         |done, context| (context, done.outcome.is_ok()),
     );
     assert_eq!(one.unwrap(), Some((7, false)));
+}
+
+/// Whoever polls may be another thread than who posts: until the next completion is taken, the number of the last one is there,
+/// though the queue has been filled again.
+#[test]
+fn a_number_is_there_although_the_queue_is_full_again() {
+    let fake = Fake::new();
+    let (_pd, mut cq, mr, [mut a, _b]) = two(&fake);
+    let slice = || mr.slice(0, 8).unwrap();
+    for context in 0..8 {
+        a.post_with(context, op::Send, slice(), NO_FLAGS).unwrap();
+        a.recv_with(100 + context, slice()).unwrap();
+    }
+    for next in 0..40u64 {
+        succeed(&fake, &[(&a, next as usize)]);
+        let done = cq.poll().unwrap().unwrap();
+        a.post_with(next + 8, op::Send, slice(), NO_FLAGS).unwrap();
+        assert_eq!(cq.context(&done), next);
+        let recv = fake.recv_id(a.qp_num(), next as usize);
+        fake.complete(0, wc(recv, IBV_WC_SUCCESS));
+        let mut posted = false;
+        let taken = cq.poll_by(
+            |usual| {
+                a.recv_with(108 + next, slice()).unwrap();
+                posted = true;
+                usual.context()
+            },
+            |_, context| context,
+        );
+        assert_eq!(taken.unwrap(), Some(100 + next));
+        if !posted {
+            a.recv_with(108 + next, slice()).unwrap();
+        }
+    }
+    // A failure, and what is flushed.
+    fake.complete(0, wc(fake.send_id(a.qp_num(), 40), IBV_WC_RETRY_EXC_ERR));
+    let done = cq.poll().unwrap().unwrap();
+    a.post_with(48, op::Send, slice(), NO_FLAGS).unwrap();
+    assert_eq!(cq.context(&done), 40);
+}
+
+/// One that is kept while later ones are waited for, for more than a round of the queue.
+#[test]
+fn a_number_is_kept_with_its_completion() {
+    let fake = Fake::new();
+    let (_pd, cq, mr, [mut a, _b]) = two(&fake);
+    let slice = || mr.slice(0, 8).unwrap();
+    a.post_with(7, op::Send, slice(), NO_FLAGS).unwrap();
+    succeed(&fake, &[(&a, 0)]);
+    for later in 1..40 {
+        let ticket = a
+            .post_with(1000 + later, op::Send, slice(), NO_FLAGS)
+            .unwrap();
+        succeed(&fake, &[(&a, later as usize)]);
+        cq.wait(&ticket, Duration::from_secs(5)).unwrap();
+    }
+    let done = cq.poll().unwrap().unwrap();
+    assert_eq!(cq.context(&done), 7);
 }
 
 /// What is under way of a life does not reach the next one, however far a batch is handed out.

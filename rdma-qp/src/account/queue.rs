@@ -94,8 +94,8 @@ impl Outcomes {
         Outcomes::new(QueueKind::Send, wr_id::NOBODY, 0, Contexts::none())
     }
 
-    /// What the user keeps beside the request `wr_id`, until another request has its place: at least until its outcome is
-    /// handed out.
+    /// What the user keeps beside the request `wr_id`, until another request has its place: not before the outcome of a later
+    /// one is taken.
     #[inline(always)]
     pub(crate) fn context(&self, wr_id: u64) -> u64 {
         self.contexts.get(wr_id::sequence(wr_id))
@@ -183,6 +183,9 @@ fn bump(counter: &AtomicU64, by: u64) {
 impl Queue {
     /// A queue of `depth` requests at `slot`, whose first request gets the sequence `start`. The device writes `header`
     /// bytes into each receive before the message.
+    ///
+    /// There are twice as many places for what the user keeps as requests: so the poster, which may be another thread, comes
+    /// round to that of the completion that was taken last only when later ones were taken.
     pub(crate) fn new(
         kind: QueueKind,
         slot: u32,
@@ -201,7 +204,7 @@ impl Queue {
                 destroyed: AtomicBool::new(false),
                 lives: AtomicU64::new(0),
             },
-            poller: Outcomes::new(kind, first, header, Contexts::new(depth)),
+            poller: Outcomes::new(kind, first, header, Contexts::new(depth.saturating_mul(2))),
             slot,
             depth,
             attention,

@@ -60,15 +60,15 @@ impl Cq {
             return Some(success(self.id, &taken));
         }
         let poller = &mut *self.poller.borrow_mut();
-        while let Some((done, retired)) = poller.stash.pop_front() {
-            if poller.release(&self.intake, &done, retired) {
-                return Some(done);
+        while let Some(kept) = poller.stash.pop_front() {
+            if poller.release(&self.intake, &kept) {
+                return Some(self.hand_out(kept));
             }
         }
         self.intake.go_on();
         while let Some(wc) = self.intake.take_taken() {
             match poller.book(&self.intake, self.id, &wc) {
-                Some((done, _)) => return Some(done),
+                Some(booked) => return Some(self.hand_out(booked)),
                 None => self.stale.set(self.stale.get() + 1),
             }
         }

@@ -30,9 +30,18 @@ pub(super) struct Poller {
     pub(super) entries: HashMap<u32, Entry, NumberHasher>,
     /// Completions looked at while waiting for another one. While there are any, nothing is left in the batch: what is
     /// handed out comes in order.
-    pub(super) stash: VecDeque<(Completion, Retired)>,
+    pub(super) stash: VecDeque<Booked>,
     /// The shared receive queues whose receives complete here.
     pub(super) srqs: Srqs,
+}
+
+/// A completion that was entered into the books.
+#[derive(Clone, Copy)]
+pub(super) struct Booked {
+    pub(super) done: Completion,
+    pub(super) retired: Retired,
+    /// What the user keeps beside the request: whoever posts may give its place to another from now on.
+    pub(super) context: u64,
 }
 
 /// The books that a completion was entered into.
@@ -101,28 +110,28 @@ impl Poller {
     }
 
     /// Takes a kept completion's room back. `false`: it is stale by now.
-    pub(super) fn release(&self, intake: &Intake, done: &Completion, retired: Retired) -> bool {
-        self.find(intake, done.ticket.wr_id())
-            .is_some_and(|found| found.release(retired))
+    pub(super) fn release(&self, intake: &Intake, kept: &Booked) -> bool {
+        self.find(intake, kept.done.ticket.wr_id())
+            .is_some_and(|found| found.release(kept.retired))
     }
 
     /// Keeps a completion until somebody asks for it. What is kept and not stale holds room of the CQ, so that never
     /// takes more than there was from the start.
-    pub(super) fn keep(&mut self, intake: &Intake, done: (Completion, Retired)) {
+    pub(super) fn keep(&mut self, intake: &Intake, booked: Booked) {
         if self.stash.len() == self.stash.capacity() {
             self.drop_stale(intake);
         }
-        if let Some(found) = self.find(intake, done.0.ticket.wr_id()) {
-            found.hold(done.1);
+        if let Some(found) = self.find(intake, booked.done.ticket.wr_id()) {
+            found.hold(booked.retired);
         }
-        self.stash.push_back(done);
+        self.stash.push_back(booked);
     }
 
     /// Drops what was kept of QPs that were reset or destroyed since.
     pub(super) fn drop_stale(&mut self, intake: &Intake) {
         let mut stash = std::mem::take(&mut self.stash);
-        stash.retain(|(done, _)| {
-            let id = done.ticket.wr_id();
+        stash.retain(|kept| {
+            let id = kept.done.ticket.wr_id();
             self.find(intake, id)
                 .is_some_and(|found| !found.is_stale(id))
         });
@@ -130,20 +139,22 @@ impl Poller {
     }
 
     /// Books a completion. `None`: it belongs to no outstanding request.
-    pub(super) fn book(
-        &mut self,
-        intake: &Intake,
-        cq: u32,
-        wc: &ibv_wc,
-    ) -> Option<(Completion, Retired)> {
+    pub(super) fn book(&mut self, intake: &Intake, cq: u32, wc: &ibv_wc) -> Option<Booked> {
         let ending = ending_of(wc);
         let Some(queue) = intake.find(wc.wr_id) else {
             return self.srqs.book(cq, wc);
         };
+        // Before it is free.
+        let context = queue.outcomes().context(wc.wr_id);
         let retired = queue.retire(wc.wr_id, ending)?;
+        let booked = |done| Booked {
+            done,
+            retired,
+            context,
+        };
         intake.open(&queue);
         if ending == Ending::Success {
-            return Some((success(cq, &Taken::of(queue.outcomes(), wc)), retired));
+            return Some(booked(success(cq, &Taken::of(queue.outcomes(), wc))));
         }
         let ticket = Ticket::new(wc.wr_id, true);
         let entry = self.entries.get_mut(&wr_id::slot(wc.wr_id))?;
@@ -158,7 +169,7 @@ impl Poller {
         if ending == Ending::Error {
             note(entry, &queue, &done, failure);
         }
-        Some((done, retired))
+        Some(booked(done))
     }
 
     /// All that is known of a failed request.

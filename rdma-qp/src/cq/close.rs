@@ -49,6 +49,7 @@ impl Cq {
             poller,
             stale,
             found,
+            context,
             spin,
             failed,
         } = self;
@@ -69,6 +70,7 @@ impl Cq {
             poller,
             stale,
             found,
+            context,
             spin,
             failed,
         });

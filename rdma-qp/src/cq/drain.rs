@@ -7,20 +7,20 @@ impl Cq {
     pub(crate) fn take_of(&self, qp_num: u32, into: &mut Vec<Completion>) -> Result<(), PollError> {
         let poller = &mut *self.poller.borrow_mut();
         let mut stash = std::mem::take(&mut poller.stash);
-        stash.retain(|(done, retired)| {
-            if done.qp_num != qp_num {
+        stash.retain(|kept| {
+            if kept.done.qp_num != qp_num {
                 return true;
             }
-            if poller.release(&self.intake, done, *retired) {
-                into.push(*done);
+            if poller.release(&self.intake, kept) {
+                into.push(kept.done);
             }
             false
         });
         poller.stash = stash;
         let result = loop {
             match self.next(poller) {
-                Ok(Some(done)) if done.0.qp_num == qp_num => into.push(done.0),
-                Ok(Some(done)) => poller.keep(&self.intake, done),
+                Ok(Some(booked)) if booked.done.qp_num == qp_num => into.push(booked.done),
+                Ok(Some(booked)) => poller.keep(&self.intake, booked),
                 Ok(None) => break Ok(()),
                 Err(error) => break Err(error),
             }

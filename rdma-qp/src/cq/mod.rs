@@ -31,14 +31,15 @@ pub(crate) use srq::SrqUser;
 pub use usual::{Quick, Usual};
 pub use wait::WaitError;
 
-use crate::account::{Queue, Retired};
+use crate::account::Queue;
 use crate::errno::Errno;
 use crate::qp::QpInfo;
 use crate::raw::cq::CqHandle;
 use crate::raw::intake::Intake;
 use crate::raw::pd::PdHandle;
 use crate::report::FailureReport;
-use books::{Entry, Poller, success};
+use crate::wr_id;
+use books::{Booked, Entry, Poller, success};
 
 /// A completion queue could not be created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -110,6 +111,8 @@ pub struct Cq {
     stale: Cell<u64>,
     /// What [`Cq::poll`] came to on its long way.
     found: Cell<Option<Completion>>,
+    /// The request whose completion the long way handed out last, and what the user keeps beside it.
+    context: Cell<(u64, u64)>,
     /// How long a wait polls before it sleeps.
     spin: Cell<Duration>,
     failed: Cell<Option<PollError>>,
@@ -137,6 +140,8 @@ impl Cq {
             poller: RefCell::new(poller),
             stale: Cell::new(0),
             found: Cell::new(None),
+            // No request has that number: no queue has such a slot.
+            context: Cell::new((wr_id::NOBODY, 0)),
             spin: Cell::default(),
             failed: Cell::new(None),
         }
@@ -269,9 +274,9 @@ impl Cq {
 
     fn poll_unusual(&self) -> Result<Option<Completion>, PollError> {
         let poller = &mut *self.poller.borrow_mut();
-        while let Some((done, retired)) = poller.stash.pop_front() {
-            if poller.release(&self.intake, &done, retired) {
-                return Ok(Some(done));
+        while let Some(kept) = poller.stash.pop_front() {
+            if poller.release(&self.intake, &kept) {
+                return Ok(Some(self.hand_out(kept)));
             }
         }
         self.intake.go_on();
@@ -279,11 +284,18 @@ impl Cq {
         if next.is_none() {
             self.look_after_regions(poller);
         }
-        Ok(next.map(|(done, _)| done))
+        Ok(next.map(|booked| self.hand_out(booked)))
+    }
+
+    /// Notes what the user keeps beside the request, for [`Cq::context`].
+    fn hand_out(&self, booked: Booked) -> Completion {
+        let done = booked.done;
+        self.context.set((done.ticket.wr_id(), booked.context));
+        done
     }
 
     /// The next completion that belongs to an outstanding request, booked, but not handed out yet.
-    fn next(&self, poller: &mut Poller) -> Result<Option<(Completion, Retired)>, PollError> {
+    fn next(&self, poller: &mut Poller) -> Result<Option<Booked>, PollError> {
         loop {
             let taken = self.intake.take().map_err(|errno| self.broken(errno))?;
             let Some(wc) = taken else {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use rdma_core_sys::{IBV_WC_SUCCESS, ibv_wc};
 
-use super::books::{ending_of, success};
+use super::books::{Booked, ending_of, success};
 use super::{Completion, Cq, Failure, PollError, Root, Ticket};
 use crate::account::{Account, Ending, Queue, Retired, Share};
 use crate::number::NumberHasher;
@@ -91,15 +91,22 @@ impl Srqs {
     }
 
     /// Books the completion of a receive. `None`: it belongs to no outstanding one.
-    pub(super) fn book(&mut self, cq: u32, wc: &ibv_wc) -> Option<(Completion, Retired)> {
+    pub(super) fn book(&mut self, cq: u32, wc: &ibv_wc) -> Option<Booked> {
         let part = self.part(wc.wr_id)?;
         let ending = ending_of(wc);
+        // Before it is free: completions of the SRQ on other CQs make room for posts, too.
+        let context = part.share.srq.context(wc.wr_id);
         if !part.share.retire(wc.wr_id, ending) {
             return None;
         }
         let retired = Retired {
             mark: wc.wr_id & !wr_id::OPERATION_MASK,
             covered: 1,
+        };
+        let booked = |done| Booked {
+            done,
+            retired,
+            context,
         };
         if wc.status == IBV_WC_SUCCESS {
             let user = part.datagrams.then(|| self.users.get(&wc.qp_num)).flatten();
@@ -109,9 +116,9 @@ impl Srqs {
                 kind: QueueKind::SharedRecv,
                 header: user.map_or(0, |user| user.recv.header()),
             };
-            return Some((success(cq, &taken), retired));
+            return Some(booked(success(cq, &taken)));
         }
-        Some((self.fail(cq, wc, ending), retired))
+        Some(booked(self.fail(cq, wc, ending)))
     }
 
     /// The failure of a receive, tied to the one of the same QP that it comes from.
@@ -188,7 +195,7 @@ impl Cq {
     pub(crate) fn enter_user(&self, user: SrqUser) -> Result<(), PollError> {
         self.settle()?;
         let mut poller = self.poller.borrow_mut();
-        for (done, _) in &mut poller.stash {
+        for Booked { done, .. } in &mut poller.stash {
             if done.queue == QueueKind::SharedRecv && done.qp_num == user.info.qp_num {
                 done.qp_num = 0;
             }

@@ -175,12 +175,17 @@ impl Cq {
         self.intake.settle() && !self.is_asked_for_regions()
     }
 
-    /// What the user keeps beside a request, see [`Qp::post_with`]. `completion` is the last of its queue that was handed out: the
-    /// next post may take its place. 0: there is nothing.
+    /// What the user keeps beside a request, see [`Qp::post_with`]. `completion` is the last that was handed out: afterwards
+    /// another request may have its place. Others may post meanwhile. 0: there is nothing.
     ///
     /// [`Qp::post_with`]: crate::Qp::post_with
     pub fn context(&self, completion: &Completion) -> u64 {
         let id = completion.ticket.wr_id();
+        let (last, context) = self.context.get();
+        if last == id {
+            return context;
+        }
+        // One that came the short way: its place is not free before another one of its queue is polled, see `Queue::new`.
         let found = self.poller.borrow().find(&self.intake, id);
         found.map_or(0, |found| found.context(id))
     }

@@ -120,18 +120,19 @@ impl Cq {
         let mut found = poller
             .stash
             .iter()
-            .position(|(done, _)| done.ticket == *ticket);
+            .position(|kept| kept.done.ticket == *ticket);
         while found.is_none() {
-            let Some(done) = self.next(poller)? else {
+            let Some(booked) = self.next(poller)? else {
                 break;
             };
-            let is_it = done.0.ticket == *ticket;
-            poller.keep(&self.intake, done);
+            let is_it = booked.done.ticket == *ticket;
+            poller.keep(&self.intake, booked);
             found = is_it.then(|| poller.stash.len() - 1);
         }
         self.keep_rest(poller);
-        if let Some((done, retired)) = found.and_then(|at| poller.stash.remove(at)) {
-            return Ok(Some(if poller.release(&self.intake, &done, retired) {
+        if let Some(kept) = found.and_then(|at| poller.stash.remove(at)) {
+            let done = kept.done;
+            return Ok(Some(if poller.release(&self.intake, &kept) {
                 done.outcome.map_err(|failure| {
                     WaitError::Failed(Box::new(poller.report(&self.intake, &done, failure)))
                 })
