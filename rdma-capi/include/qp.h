@@ -677,6 +677,15 @@ typedef struct qp_pd qp_pd;
 typedef struct qp_ref qp_ref;
 
 /**
+ * A Queue Pair that many threads post to: each puts its request into a queue, and whichever finds the Queue Pair free posts
+ * all that is there, with one doorbell for up to 32. So no thread waits for another. Any number of calls may be under way with
+ * it.
+ *
+ * One thread polls the CQ, as always, and calls qp_shared_advance() when qp_poll() or qp_wait() has given something.
+ */
+typedef struct qp_shared qp_shared;
+
+/**
  * A shared receive queue: receives that serve the messages of many Queue Pairs. One thread at a time may call functions with
  * it; its Queue Pairs may be used by others.
  */
@@ -1387,7 +1396,7 @@ typedef struct qp_datagrams_options {
      */
     uint32_t receives;
     /**
-     * Packets that wait to be sent or acknowledged, each of one MTU; 0: 1024. One peer takes at most half of them.
+     * Packets that wait to be sent or acknowledged, each of one MTU; 0: 1024; at most 1048576. One peer takes at most half of them.
      */
     uint32_t send_packets;
     /**
@@ -2682,6 +2691,79 @@ int qp_post_recv_ranges(struct qp_pair *pair,
                         const struct qp_recv *recv,
                         const struct qp_range *ranges,
                         size_t count);
+
+/**
+ * Shares a Queue Pair: it is posted to by qp_shared_post() from now on. Its handle is void: qp_shared_end() gives another
+ * one, for all else that is done with it.
+ *
+ * @param waiting  Most requests that wait at a time: at most 65536; 0: 256.
+ * @param shared   Where the handle goes; end it with qp_shared_end().
+ * @return 0; or why not: the handle of the Queue Pair stays then.
+ */
+int qp_pair_share(struct qp_pair *pair,
+                  size_t waiting,
+                  struct qp_shared **shared);
+
+/**
+ * Gives a send request to a shared Queue Pair, without waiting for anything. What qp_poll() gives of it, has its context.
+ *
+ * @param send  What to do. It is looked at during the call only. Its region cannot be destroyed before it is done.
+ * @return 0: it will be posted, or qp_shared_refused() tells why not; ENOMEM (QP_CODE_FULL): too many wait, the thread that
+ *         polls is behind, try again; EINVAL: QP_CODE_RANGE, outside the region, QP_CODE_NULL; EOPNOTSUPP: the transport has
+ *         no such operation.
+ */
+int qp_shared_post(struct qp_shared *shared,
+                   const struct qp_send *send);
+
+/**
+ * Posts a receive to a shared Queue Pair, as qp_post_recv(). Another thread that posts is waited for.
+ */
+int qp_shared_post_recv(struct qp_shared *shared, const struct qp_recv *recv);
+
+/**
+ * Posts what waits for room in the send queue: to be called when qp_poll() or qp_wait() has given something of it, by the
+ * thread that polls.
+ *
+ * @param waiting  Where the number of requests goes that still wait; may be NULL.
+ */
+int qp_shared_advance(struct qp_shared *shared,
+                      size_t *waiting);
+
+/**
+ * Tells of a request that could not be posted, each once.
+ *
+ * @param context  Where its context goes.
+ * @param code     Where goes what went wrong, one of enum qp_code; QP_CODE_NONE: there is none, and context is as it was.
+ * @param text     Where the reason goes, as qp_query_text(); NULL and size 0 leave it out.
+ * @return 0; ENOSPC (QP_CODE_SHORT_BUFFER): the reason is cut off; all else is told.
+ */
+int qp_shared_refused(struct qp_shared *shared,
+                      uint64_t *context,
+                      int *code,
+                      char *text,
+                      size_t size);
+
+/**
+ * Modifies a shared Queue Pair, as qp_pair_modify(): a move to ERR ends what is under way, and what waits follows it.
+ */
+int qp_shared_modify(struct qp_shared *shared,
+                     const struct ibv_qp_attr *attr,
+                     int attr_mask);
+
+/**
+ * Tells the books of a queue, as qp_pair_account().
+ */
+int qp_shared_account(struct qp_shared *shared, int queue, struct qp_account *account);
+
+/**
+ * Ends the sharing, and gives the Queue Pair a handle again.
+ *
+ * @param pair  Where the handle goes; destroy it with qp_pair_destroy().
+ * @return 0; EBUSY (QP_CODE_IN_USE): requests wait for room, or were refused and qp_shared_refused() was not asked: it goes
+ *         on then.
+ */
+int qp_shared_end(struct qp_shared *shared,
+                  struct qp_pair **pair);
 
 /**
  * Begins a supervised connection to a peer that listens: a Queue Pair and a CQ of its own, which qp_supervised_next() brings

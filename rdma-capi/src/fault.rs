@@ -138,6 +138,11 @@ impl Fault {
         Fault::new(QP_CODE_INTERNAL, libc::ENOTRECOVERABLE, text)
     }
 
+    /// The code.
+    pub(crate) fn code(&self) -> qp_code {
+        self.0.code
+    }
+
     /// Notes the fault for this thread, sets errno, and returns it.
     #[cold]
     pub(crate) fn tell(self) -> c_int {

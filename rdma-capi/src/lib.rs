@@ -52,6 +52,8 @@ mod dest;
 
 mod post;
 
+mod shared;
+
 mod supervised;
 
 mod window;

@@ -144,6 +144,9 @@ impl<C> Copy for Handle<C> {}
 // SAFETY: it is never dereferenced; it is a number.
 unsafe impl<C> Send for Handle<C> {}
 
+// SAFETY: as above.
+unsafe impl<C> Sync for Handle<C> {}
+
 // SAFETY: no other type has this kind.
 unsafe impl Object for Pair {
     type C = qp_pair;
@@ -277,6 +280,17 @@ fn create(pd: &Pd, attr: &qp_pair_attr) -> Result<Pair, Fault> {
     })
 }
 
+/// The books of a queue.
+pub(crate) fn books<T: Transport>(qp: &Qp<T>, queue: c_int) -> Result<qp_account, Fault> {
+    match queue {
+        0 => Ok(qp.send_account().into()),
+        1 => Ok(qp.recv_account().into()),
+        other => Err(Fault::range(format!(
+            "queue is {other}, but must be QP_SQ (0) or QP_RQ (1)"
+        ))),
+    }
+}
+
 /// Destroys a Queue Pair, or gives it back.
 fn close<T: Transport>(qp: Qp<T>, any: impl FnOnce(Qp<T>) -> Any) -> Result<(), (Any, Fault)> {
     qp.close().map_err(|error| {
@@ -375,15 +389,7 @@ export! {
         queue: c_int,
         account: *mut qp_account as Out<'_, qp_account>,
     ) {
-        let books = match queue {
-            0 => any!(&pair.qp, qp => qp.send_account()),
-            1 => any!(&pair.qp, qp => qp.recv_account()),
-            other => {
-                let text = format!("queue is {other}, but must be QP_SQ (0) or QP_RQ (1)");
-                return Err(Fault::range(text));
-            }
-        };
-        account.set(books.into());
+        account.set(any!(&pair.qp, qp => books(qp, queue))?);
         Ok(())
     }
 

@@ -73,7 +73,7 @@ static void random_bytes(void *to, size_t len)
 }
 
 /* All handles that there ever were, and those of each type that live. */
-enum { DEVICE, PD, MR, CQ, SRQ, PAIR, DEST, DOMAIN, TARGET, LINK, GRAMS, TYPES };
+enum { DEVICE, PD, MR, CQ, SRQ, PAIR, DEST, DOMAIN, TARGET, LINK, GRAMS, SHARED, TYPES };
 #define MOST 24
 static void *live[TYPES][MOST], *known[4096];
 static size_t lives[TYPES], knows;
@@ -105,6 +105,27 @@ static void gone(int type, void *what)
 
 static char memory[4096];
 
+/* Ends a sharing: what waits in it is brought to its end, and what was refused is taken. */
+static int end_sharing(qp_shared *shared)
+{
+    int to_error[64] = {6}; /* a struct ibv_qp_attr: its qp_state is IBV_QPS_ERR */
+    qp_completion done[8];
+    qp_pair *pair;
+    size_t i, n, waiting = 1;
+    uint64_t context;
+    int turn, code = QP_CODE_NONE, result;
+
+    (void)qp_shared_modify(shared, (struct ibv_qp_attr *)(void *)to_error, 1);
+    for (turn = 0; turn < 100 && waiting; turn++) {
+        for (i = 0; i < lives[CQ]; i++) (void)qp_poll((qp_cq *)live[CQ][i], done, 8, &n);
+        if ((result = qp_shared_advance(shared, &waiting)) != 0) return result;
+    }
+    do (void)qp_shared_refused(shared, &context, &code, NULL, 0);
+    while (code != QP_CODE_NONE);
+    if ((result = qp_shared_end(shared, &pair)) != 0) return result;
+    return qp_pair_destroy(pair);
+}
+
 static int destroy(int type, void *what)
 {
     int result;
@@ -120,6 +141,7 @@ static int destroy(int type, void *what)
     case DOMAIN: result = qp_xrc_domain_destroy((qp_xrc_domain *)what); break;
     case LINK: result = qp_supervised_destroy((qp_supervised *)what); break;
     case GRAMS: result = qp_datagrams_destroy((qp_datagrams *)what); break;
+    case SHARED: result = end_sharing((qp_shared *)what); break;
     default: result = qp_xrc_target_destroy((qp_xrc_target *)what);
     }
     if (!result) gone(type, what);
@@ -208,7 +230,7 @@ static int create(int type)
 {
     qp_pair_attr attr;
     qp_endpoint there;
-    void *what = NULL;
+    void *what = NULL, *pair;
     int result;
 
     if (lives[type] == MOST) return 0;
@@ -248,6 +270,10 @@ static int create(int type)
         break;
     case LINK: result = supervise((qp_supervised **)&what); break;
     case GRAMS: result = end_for_datagrams((qp_datagrams **)&what); break;
+    case SHARED:
+        result = qp_pair_share((qp_pair *)(pair = handle(PAIR)), (size_t)(below(8) ? below(20) : number()), (qp_shared **)&what);
+        if (!result) gone(PAIR, pair);
+        break;
     case DOMAIN: result = qp_xrc_domain_open((qp_device *)handle(DEVICE), NULL, (int)draw(), (qp_xrc_domain **)&what); break;
     default: result = qp_xrc_target_create((qp_xrc_domain *)handle(DOMAIN), (qp_xrc_target **)&what);
     }
@@ -279,8 +305,9 @@ static int use(void)
     qp_supervised_state now;
     qp_event reported;
     uint32_t u;
-    int v;
+    int v, state_of[64] = {0}; /* a struct ibv_qp_attr */
 
+    state_of[0] = (int)below(8);
     random_bytes(sends, sizeof sends);
     random_bytes(&reported, sizeof reported);
     random_bytes(&recv, sizeof recv);
@@ -300,7 +327,7 @@ static int use(void)
     recv.len = (size_t)(recv.mr ? number() : 0);
     for (i = 0; i < 3; i++) ranges[i].mr = (qp_mr *)handle(MR), ranges[i].offset = (size_t)below(64), ranges[i].len = (size_t)below(64);
     if (!below(64)) random_bytes(card, sizeof card);
-    switch (below(65)) {
+    switch (below(72)) {
     case 0: return qp_post_send((qp_pair *)handle(PAIR), sends);
     case 1: return qp_post_sends((qp_pair *)handle(PAIR), sends, (size_t)below(5), &n);
     case 2: return qp_post_send_ranges((qp_pair *)handle(PAIR), sends, ranges, (size_t)below(4));
@@ -364,6 +391,13 @@ static int use(void)
     case 60:
     case 61: return qp_datagrams_next((qp_datagrams *)handle(GRAMS), (int64_t)PATIENCE(below(2)), &came, (uint8_t *)text, (size_t)below(sizeof text));
     case 63: return qp_datagrams_listen((qp_datagrams *)handle(GRAMS), (uint32_t)below(3), NULL, NULL);
+    case 65:
+    case 66: return qp_shared_post((qp_shared *)handle(SHARED), sends);
+    case 67: return qp_shared_post_recv((qp_shared *)handle(SHARED), &recv);
+    case 68: return qp_shared_advance((qp_shared *)handle(SHARED), below(2) ? NULL : &n);
+    case 69: return qp_shared_refused((qp_shared *)handle(SHARED), &name, &v, text, (size_t)below(sizeof text));
+    case 70: return qp_shared_modify((qp_shared *)handle(SHARED), (struct ibv_qp_attr *)(void *)state_of, below(4) ? 1 : (int)draw());
+    case 71: return qp_shared_account((qp_shared *)handle(SHARED), (int)below(4), &account);
     case 62: return qp_supervised_target_number((qp_supervised *)handle(LINK), &u);
     default: return qp_plan((uint32_t)number(), (uint32_t)number(), (int)below(11), (int)below(2), (int)below(2), &needs);
     }
@@ -397,7 +431,7 @@ static int call(void)
 /* Destroys the objects that are left, but for devices if they are to stay; 0 if one cannot be. */
 static int end(int types)
 {
-    static const int order[TYPES] = {LINK, GRAMS, DEST, PAIR, TARGET, SRQ, MR, DOMAIN, CQ, PD, DEVICE};
+    static const int order[TYPES] = {SHARED, LINK, GRAMS, DEST, PAIR, TARGET, SRQ, MR, DOMAIN, CQ, PD, DEVICE};
     int i, type;
 
     for (i = 0; i < types; i++) {

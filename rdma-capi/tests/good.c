@@ -1,9 +1,12 @@
 /* What works: two processes that meet through shared memory, with every kind of request, a list with one doorbell, a sleep on a
- * descriptor, books, a drain, a recovery, and datagrams that are answered.
+ * descriptor, books, a drain, a recovery, four threads that post to one Queue Pair, and datagrams that are answered.
  */
 #define _DEFAULT_SOURCE
 #include "../examples/try.h"
+#include <errno.h>
 #include <poll.h>
+#include <pthread.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -252,6 +255,82 @@ static void recover(int first)
     THAT(!strcmp(memory + 1024, first ? "second" : "first"));
 }
 
+#define THREADS 4
+#define EACH 300
+
+static qp_shared *shared;
+
+/* A thread of those that share the Queue Pair: each of its requests writes the next number to the same place of the peer. */
+static void *posts(void *argument)
+{
+    size_t thread = *(size_t *)argument, each;
+    qp_send send;
+    int result;
+
+    for (each = 0; each < EACH; each++) {
+        send = request(QP_WRITE, thread * EACH + each, 5000 + 8 * (thread * 16 + each % 16), 8);
+        send.remote_offset = 4400 + 8 * thread;
+        if (each % 4 == 1) send.flags = QP_UNSIGNALED;
+        while ((result = qp_shared_post(shared, &send)) != 0) {
+            THAT(result == ENOMEM && qp_last_code() == QP_CODE_FULL);
+            sched_yield();
+        }
+    }
+    return NULL;
+}
+
+/* Four threads post to one Queue Pair of 64 places, and this one polls: every request that is to be told is told once. */
+static void many_threads(void)
+{
+    static char told[THREADS * EACH];
+    pthread_t threads[THREADS];
+    size_t thread[THREADS], i, waiting;
+    unsigned left = THREADS * EACH / 4 * 3;
+    qp_account account;
+    qp_completion done;
+    qp_send last;
+    uint64_t context;
+    int code;
+
+    for (i = 0; i < THREADS * 16; i++) {
+        uint64_t number = i;
+
+        memcpy(memory + 5000 + 8 * i, &number, sizeof number);
+    }
+    TRY(qp_pair_share(pair, 8, &shared));
+    for (i = 0; i < THREADS; i++) {
+        thread[i] = i;
+        TRY(pthread_create(&threads[i], NULL, posts, &thread[i]));
+    }
+    for (; left; left--) {
+        done = wait_one(cq);
+        THAT(done.status == 0 && done.operation == QP_WRITE && done.context < sizeof told && !told[done.context]++);
+        TRY(qp_shared_advance(shared, NULL));
+    }
+    for (i = 0; i < THREADS; i++) TRY(pthread_join(threads[i], NULL));
+    for (i = 0; i < sizeof told; i++) THAT(told[i] == (i % 4 != 1));
+    /* The unsignaled ones at the end are done when a later one is. */
+    last = request(QP_WRITE, 77, 0, 0);
+    TRY(qp_shared_post(shared, &last));
+    done_with(77);
+    TRY(qp_shared_advance(shared, &waiting));
+    THAT(waiting == 0);
+    TRY(qp_shared_account(shared, QP_SQ, &account));
+    THAT(account.pending == 0 && account.failed == 0 && account.flushed == 0);
+    THAT(account.succeeded == account.accepted && account.accepted >= THREADS * EACH + 1);
+    TRY(qp_shared_refused(shared, &context, &code, NULL, 0));
+    THAT(code == QP_CODE_NONE);
+    TRY(qp_shared_end(shared, &pair));
+    /* The peer has written the last number of each thread, which is that of its last place. */
+    TRY(qp_exchange_barrier(peer));
+    for (i = 0; i < THREADS; i++) {
+        uint64_t found;
+
+        memcpy(&found, memory + 4400 + 8 * i, sizeof found);
+        THAT(found == i * 16 + (EACH - 1) % 16);
+    }
+}
+
 /* One asks, the other answers by what the completion says of the sender. */
 static void datagrams(int first)
 {
@@ -337,6 +416,8 @@ static int end(int first, const char *name)
     recover(first);
     THAT(flushed == (first ? 1 : 0)); /* the receive of the former life that was not used */
     TRY(qp_exchange_barrier(peer));
+    many_threads();
+    TRY(qp_exchange_barrier(peer));
     datagrams(first);
     TRY(qp_pair_drain(pair, 5000, takes, NULL, NULL));
     while (qp_device_event(device, 0, &event) == 0) {}
@@ -356,6 +437,6 @@ int main(void)
     if (child == 0) return end(0, name);
     if (end(1, name)) return 1;
     if (waitpid(child, &status, 0) != child || status != 0) return fprintf(stderr, "the other process: %d\n", status), 1;
-    printf("requests, lists, sleeping, books, recovery, datagrams\n");
+    printf("requests, lists, sleeping, books, recovery, threads, datagrams\n");
     return 0;
 }

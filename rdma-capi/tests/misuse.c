@@ -752,6 +752,7 @@ static void windows_and_doctor(void)
 
 #include "misuse_links.h"
 #include "misuse_datagrams.h"
+#include "misuse_shared.h"
 
 static void logs(void *context, int level, const char *line)
 {
@@ -912,6 +913,7 @@ int main(int argc, char **argv)
     reliable_datagrams();
     strangers();
     mesh_over_datagrams();
+    sharing();
     callbacks_and_threads();
     destroyed_meanwhile();
     good();

@@ -130,7 +130,7 @@ pub use raw::memory::Memory;
 pub use raw::pd::Holder;
 pub use report::FailureReport;
 pub use rtt::Rtt;
-pub use shared::{AnyOp, Behind, Shared, SharedQp, SharedSlice};
+pub use shared::{AnyOp, Behind, Shared, SharedQp, SharedSlice, StillShared};
 pub use srq::{
     BadHeader, Basic, CloseSrqError, ConnectionId, Connections, CreateSrqError, Message, Receives,
     Refill, RefillError, Srq, SrqBuilder, SrqError, SrqKind,

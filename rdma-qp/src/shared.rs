@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crossbeam_queue::ArrayQueue;
 
+use crate::ah::Destination;
 use crate::attach::Attachments;
 use crate::cq::Completion;
 use crate::mr::{Mr, OutOfRegion};
 use crate::qp::op::{self, Op};
-use crate::qp::{Doorbell, NOTHING, PostError, PostFlags, Qp, Rc, Transport, Uc};
+use crate::qp::{Doorbell, NOTHING, PostError, PostFlags, Qp, Rc, Transport, Uc, Ud};
 use crate::wr_id::QueueKind;
 use crate::xrc::XrcSend;
 
@@ -40,8 +41,8 @@ impl SharedSlice {
     }
 }
 
-/// Any operation of a connected QP, by value.
-#[derive(Clone, Copy, Debug)]
+/// Any operation that names nothing which it must not outlive: all but the binding of a window.
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum AnyOp {
     /// See [`op::Send`].
@@ -62,6 +63,10 @@ pub enum AnyOp {
     FetchAdd(op::FetchAdd),
     /// See [`op::LocalInv`].
     LocalInv(op::LocalInv),
+    /// [`op::SendTo`]: where to.
+    SendTo(Destination),
+    /// [`op::SendToImm`]: where to, and the immediate data.
+    SendToImm(Destination, u32),
     /// [`op::Send`] of an XRC initiator.
     SendToSrq(op::ToSrq<op::Send>),
     /// [`op::SendImm`] of an XRC initiator.
@@ -109,13 +114,26 @@ any_op! {
     FetchAddToSrq: op::ToSrq<op::FetchAdd>,
 }
 
-/// Transports whose QPs can be shared.
+impl From<op::SendTo<'_>> for AnyOp {
+    fn from(op: op::SendTo<'_>) -> AnyOp {
+        AnyOp::SendTo(op.to.clone())
+    }
+}
+
+impl From<op::SendToImm<'_>> for AnyOp {
+    fn from(op: op::SendToImm<'_>) -> AnyOp {
+        AnyOp::SendToImm(op.to.clone(), op.imm)
+    }
+}
+
+/// Transports whose QPs can be shared: all that have a send queue.
 pub trait Shared: Transport {
-    /// Posts an operation that the transport has; `None`: it has not.
+    /// Posts an operation that the transport has, as [`Qp::post_with`]; `None`: it has not.
     #[doc(hidden)]
     fn post_any(
         qp: &mut Qp<Self>,
-        op: AnyOp,
+        context: u64,
+        op: &AnyOp,
         local: Option<&SharedSlice>,
         flags: PostFlags,
     ) -> Option<Result<crate::Ticket, PostError>>
@@ -126,37 +144,60 @@ pub trait Shared: Transport {
 /// Posts an operation on what a request brings along.
 fn post<T: Transport, O: Op<T>>(
     qp: &mut Qp<T>,
+    context: u64,
     op: O,
     local: Option<&SharedSlice>,
     flags: PostFlags,
 ) -> Result<crate::Ticket, PostError> {
     match local.map(|slice| slice.mr.slice(slice.offset, slice.len)) {
-        Some(Ok(slice)) => qp.post(op, slice, flags),
+        Some(Ok(slice)) => qp.post_with(context, op, slice, flags),
         // A `SharedSlice` lies inside its region, so this is a request without local side.
-        _ => qp.post(op, NOTHING, flags),
+        _ => qp.post_with(context, op, NOTHING, flags),
     }
 }
 
 macro_rules! shared {
-    ($transport:ident: $($op:ident),+) => {
+    ($($transport:ident: $($op:ident),+;)+) => {$(
         impl Shared for $transport {
             fn post_any(
                 qp: &mut Qp<Self>,
-                op: AnyOp,
+                context: u64,
+                op: &AnyOp,
                 local: Option<&SharedSlice>,
                 flags: PostFlags,
             ) -> Option<Result<crate::Ticket, PostError>> {
                 match op {
-                    $(AnyOp::$op(op) => Some(post(qp, op, local, flags)),)+
+                    $(AnyOp::$op(op) => Some(post(qp, context, *op, local, flags)),)+
                     _ => None,
                 }
             }
         }
-    };
+    )+};
 }
-shared!(Rc: Send, SendImm, SendInv, Write, WriteImm, Read, CompareSwap, FetchAdd, LocalInv);
-shared!(Uc: Send, SendImm, Write, WriteImm, LocalInv);
-shared!(XrcSend: SendToSrq, SendImmToSrq, SendInvToSrq, WriteToSrq, WriteImmToSrq, ReadToSrq, CompareSwapToSrq, FetchAddToSrq, LocalInv);
+shared! {
+    Rc: Send, SendImm, SendInv, Write, WriteImm, Read, CompareSwap, FetchAdd, LocalInv;
+    Uc: Send, SendImm, Write, WriteImm, LocalInv;
+    XrcSend: SendToSrq, SendImmToSrq, SendInvToSrq, WriteToSrq, WriteImmToSrq, ReadToSrq, CompareSwapToSrq, FetchAddToSrq, LocalInv;
+}
+
+impl Shared for Ud {
+    fn post_any(
+        qp: &mut Qp<Self>,
+        context: u64,
+        op: &AnyOp,
+        local: Option<&SharedSlice>,
+        flags: PostFlags,
+    ) -> Option<Result<crate::Ticket, PostError>> {
+        match op {
+            AnyOp::SendTo(to) => Some(post(qp, context, op::SendTo { to }, local, flags)),
+            AnyOp::SendToImm(to, imm) => {
+                let op = op::SendToImm { to, imm: *imm };
+                Some(post(qp, context, op, local, flags))
+            }
+            _ => None,
+        }
+    }
+}
 
 /// A request on its way to the QP.
 struct Job {
@@ -188,10 +229,30 @@ pub struct Behind {
     pub waiting: usize,
 }
 
+/// A QP cannot be taken back ([`SharedQp::into_qp`]): something of it would be lost. The handle is as it was.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "QP {qp_num:#x} is still shared: {handles} other handles, {waiting} requests that wait for room (poll its CQ and \
+     advance), {refused} refused requests of which nobody took the reason"
+)]
+pub struct StillShared<T: Transport> {
+    /// The handle.
+    pub shared: SharedQp<T>,
+    /// The number of the QP.
+    pub qp_num: u32,
+    /// Other handles.
+    pub handles: usize,
+    /// Requests that wait for room in the send queue.
+    pub waiting: usize,
+    /// Refused requests that [`SharedQp::take_refused`] would tell of.
+    pub refused: usize,
+}
+
 /// A QP that many threads post to. Clones are handles on the same QP.
 ///
-/// Each request has a `context` of the application's, which comes back with its completion ([`SharedQp::finish`]), or
-/// with the reason why it was not posted ([`SharedQp::take_refused`]). One thread polls the CQ.
+/// Each request has a `context` of the application's, which comes back with its completion ([`SharedQp::finish`], or
+/// [`Cq::context`](crate::Cq::context)), or with the reason why it was not posted ([`SharedQp::take_refused`]). One thread
+/// polls the CQ.
 ///
 /// ```
 /// # use rdma_qp::{op, Access, Device, Memory, PostFlags, SharedQp, SharedSlice};
@@ -346,6 +407,43 @@ impl<T: Shared> SharedQp<T> {
         result
     }
 
+    /// Requests that wait for room in the send queue.
+    pub fn waiting(&self) -> usize {
+        let next = usize::from(self.lock().next.is_some());
+        next + self.0.jobs.len()
+    }
+
+    /// Takes the QP back; the doorbell is for one request again. The contexts of requests that are under way come with their
+    /// completions ([`Cq::context`](crate::Cq::context)).
+    ///
+    /// # Errors
+    /// There are other handles, requests that wait for room, or refused requests that nobody was told of.
+    pub fn into_qp(self) -> Result<Qp<T>, StillShared<T>> {
+        self.advance();
+        let waiting = self.waiting();
+        let (qp_num, refused) = {
+            let poster = self.lock();
+            (poster.qp.qp_num(), poster.refused.len())
+        };
+        let handles = Arc::strong_count(&self.0) - 1;
+        let still = |shared, handles| StillShared {
+            shared,
+            qp_num,
+            handles,
+            waiting,
+            refused,
+        };
+        if (handles, waiting, refused) != (0, 0, 0) {
+            return Err(still(self, handles));
+        }
+        let inner = Arc::try_unwrap(self.0).map_err(|inner| still(SharedQp(inner), 1))?;
+        let poster = inner.poster.into_inner();
+        let Poster { mut qp, .. } = poster.unwrap_or_else(PoisonError::into_inner);
+        // Nothing waits for the doorbell: each round of posting rings it at its end.
+        let _ = qp.set_doorbell(Doorbell::Each, Doorbell::Each);
+        Ok(qp)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Poster<T>> {
         // Whoever panicked was the application's closure or had posted or refused its request by then.
         self.0.poster.lock().unwrap_or_else(PoisonError::into_inner)
@@ -357,8 +455,8 @@ impl<T: Shared> Poster<T> {
     fn post(&mut self, jobs: &ArrayQueue<Job>) -> bool {
         let mut full = false;
         while let Some(job) = self.next.take().or_else(|| jobs.pop()) {
-            let posted = T::post_any(&mut self.qp, job.op, job.local.as_ref(), job.flags);
-            match posted {
+            let (local, flags) = (job.local.as_ref(), job.flags);
+            match T::post_any(&mut self.qp, job.context, &job.op, local, flags) {
                 Some(Ok(ticket)) => {
                     // Each request is the latest of its queue, so it takes its context.
                     let _ = self.contexts.attach(&ticket, job.context);

@@ -8,7 +8,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use common::{LIMIT, device, pair};
-use rdma_qp::{Access, Memory, PostFlags, SharedQp, SharedSlice, ToErr, op};
+use rdma_qp::{
+    Access, Destination, Grh, Memory, PathOptions, PostFlags, QKey, SharedQp, SharedSlice, ToErr,
+    op,
+};
 use rdma_soft::Profile;
 
 /// Four threads, more requests than the queue has room for, a quarter of them unsignaled: every request has one end, and
@@ -140,4 +143,138 @@ fn what_cannot_be_posted_comes_back_with_its_reason() {
     assert!(done.outcome.unwrap_err().is_flush());
     assert_eq!(shared.finish(&done), Some(8));
     assert_eq!(shared.take_refused(), None);
+}
+
+/// Datagrams of two threads through one QP, to a QP that counts them; and the QP comes back when nothing of the queue is left.
+#[test]
+fn a_qp_for_datagrams_is_shared_and_taken_back() {
+    const EACH: u64 = 100;
+    let device = device(Profile::default());
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
+    let got = device.create_cq(300).unwrap();
+    let gid = device.port(1).unwrap().best_gid().unwrap().entry();
+    let (mut a, mut b) = (
+        pd.ud(&cq).send_depth(8).create().unwrap(),
+        pd.ud(&got).recv_depth(256).create().unwrap(),
+    );
+    let key = QKey::new(0x77).unwrap();
+    a.activate(gid, key, PathOptions::default()).unwrap();
+    let there = b.activate(gid, key, PathOptions::default()).unwrap();
+    let mr = pd.register(Memory::zeroed(256 * 48), Access::LOCAL_WRITE);
+    let mr = Arc::new(mr.unwrap());
+    for slot in 0..256 {
+        b.recv_with(slot as u64, mr.slice(slot * 48, 48).unwrap())
+            .unwrap();
+    }
+    let source = pd.register(Memory::zeroed(EACH as usize * 2 * 8), Access::empty());
+    let source = Arc::new(source.unwrap());
+    let to: Destination = a.destination(&there).unwrap();
+    let qp_num = a.qp_num();
+    let shared = SharedQp::new(a, 16);
+    let mut sent = BTreeSet::new();
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (shared, source, to) = (shared.clone(), source.clone(), to.clone());
+            scope.spawn(move || {
+                for each in 0..EACH {
+                    let context = thread * EACH + each;
+                    let at = context as usize * 8;
+                    source.write_at(at, &context.to_ne_bytes()).unwrap();
+                    let slice = SharedSlice::new(&source, at, 8).unwrap();
+                    let imm = context as u32;
+                    let flags = PostFlags::empty();
+                    loop {
+                        let local = slice.clone();
+                        let posted = match each % 2 {
+                            0 => shared.post(op::SendTo { to: &to }, local, flags, context),
+                            _ => shared.post(op::SendToImm { to: &to, imm }, local, flags, context),
+                        };
+                        if posted.is_ok() {
+                            break;
+                        }
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+        while (sent.len() as u64) < 2 * EACH {
+            let done = cq
+                .wait_any(LIMIT)
+                .unwrap()
+                .expect("a datagram that is sent");
+            done.outcome.unwrap();
+            let of_cq = cq.context(&done);
+            assert_eq!(shared.finish(&done), Some(of_cq));
+            assert!(sent.insert(of_cq), "{of_cq} twice");
+        }
+    });
+    drop(to);
+    let mut came = BTreeSet::new();
+    for _ in 0..2 * EACH {
+        let done = got.wait_any(LIMIT).unwrap().expect("a datagram");
+        let success = done.outcome.unwrap();
+        let mut bytes = [0; 8];
+        let slot = got.context(&done) as usize;
+        mr.read_at(slot * 48 + Grh::LEN, &mut bytes).unwrap();
+        let context = u64::from_ne_bytes(bytes);
+        assert_eq!(success.imm, (context % 2 == 1).then_some(context as u32));
+        assert!(came.insert(context), "{context} twice");
+    }
+    assert_eq!(came, sent);
+
+    let other = shared.clone();
+    let still = shared.into_qp().unwrap_err();
+    assert_eq!((still.handles, still.waiting, still.refused), (1, 0, 0));
+    assert_eq!(still.qp_num, qp_num);
+    drop(other);
+    let mut qp = still.shared.into_qp().unwrap();
+    assert_eq!(qp.send_account().succeeded, 2 * EACH);
+    // It is as it was: each request with its own doorbell.
+    qp.send_to(
+        source.slice(0, 8).unwrap(),
+        &qp.destination(&there).unwrap(),
+    )
+    .unwrap();
+    assert_eq!(qp.waiting(), (0, 0));
+    cq.wait_any(LIMIT).unwrap().unwrap().outcome.unwrap();
+}
+
+/// What waits for room, and what was refused, keep the QP shared.
+#[test]
+fn a_qp_is_not_taken_back_before_all_is_told() {
+    let device = device(Profile::default());
+    let ((a, of_b), (mut b, _)) = pair(&device, 4096);
+    let remote = of_b.region(0).unwrap();
+    let mr =
+        a.pd.register(Memory::zeroed(4096), Access::empty())
+            .unwrap();
+    let mr = Arc::new(mr);
+    let shared = SharedQp::new(a.qp, 8);
+    let local = SharedSlice::new(&mr, 0, 4).unwrap();
+    let too_far = op::Write {
+        remote: remote.at(4096),
+    };
+    let flags = PostFlags::empty();
+    shared.post(too_far, local.clone(), flags, 1).unwrap();
+    // The peer has no receive, so that 32 fill the send queue, and three wait.
+    for context in 0..35 {
+        shared
+            .post(op::Send, local.clone(), flags, context)
+            .unwrap();
+    }
+    assert_eq!(shared.waiting(), 3);
+    let still = shared.into_qp().unwrap_err();
+    assert_eq!((still.handles, still.waiting, still.refused), (0, 3, 1));
+    let said = still.to_string();
+    assert!(said.contains("3 requests that wait"), "{said}");
+    let shared = still.shared;
+    assert_eq!(shared.take_refused().unwrap().0, 1);
+    for context in 0..35 {
+        b.qp.recv(b.mr.slice(0, 64).unwrap()).unwrap();
+        let done = a.cq.wait_any(LIMIT).unwrap().unwrap();
+        assert_eq!(shared.finish(&done), Some(context));
+        b.cq.wait_any(LIMIT).unwrap().unwrap();
+    }
+    let qp = shared.into_qp().unwrap();
+    assert_eq!(qp.send_account().succeeded, 35);
 }

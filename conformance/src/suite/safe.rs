@@ -395,7 +395,7 @@ fn post_any<T: Shared>(
     local: Option<SharedSlice>,
     flags: PostFlags,
 ) -> Result<Ticket, Trouble> {
-    match T::post_any(qp, op, local.as_ref(), flags) {
+    match T::post_any(qp, 0, &op, local.as_ref(), flags) {
         Some(posted) => posted.map_err(told),
         None => Err("the transport has no such operation".into()),
     }

@@ -20,7 +20,7 @@ pub struct qp_datagrams_options {
     pub peers: u32,
     /// Receives that are posted, each of one MTU; 0: 2048. 4 or more serve any number of peers: half of them are room for those who send.
     pub receives: u32,
-    /// Packets that wait to be sent or acknowledged, each of one MTU; 0: 1024. One peer takes at most half of them.
+    /// Packets that wait to be sent or acknowledged, each of one MTU; 0: 1024; at most 1048576. One peer takes at most half of them.
     pub send_packets: u32,
     /// Sends that the device may have at a time, each of one MTU; 0: 128.
     pub send_depth: u32,

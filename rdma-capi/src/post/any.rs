@@ -47,9 +47,15 @@ const CMP_AND_SWP: u32 = qp_op::QP_CMP_AND_SWP as u32;
 const FETCH_AND_ADD: u32 = qp_op::QP_FETCH_AND_ADD as u32;
 const LOCAL_INV: u32 = qp_op::QP_LOCAL_INV as u32;
 
-/// What takes requests of a transport, once: a Queue Pair or a supervised connection, with the local side of the request.
+/// What takes requests of a transport, once: a Queue Pair, a shared one or a supervised connection, with the local side of
+/// the request.
 pub(crate) trait Takes<T: Transport> {
-    fn take<O: Op<T>>(self, context: u64, op: O, flags: PostFlags) -> Result<(), Fault>;
+    fn take<O: Op<T> + Into<AnyOp>>(
+        self,
+        context: u64,
+        op: O,
+        flags: PostFlags,
+    ) -> Result<(), Fault>;
 }
 
 /// Bytes that are copied during the call.
@@ -59,14 +65,24 @@ pub(crate) struct Copied<'a>(pub(crate) &'a [u8]);
 pub(crate) struct To<'q, Q, L>(pub(crate) &'q mut Q, pub(crate) L);
 
 impl<T: Transport> Takes<T> for To<'_, Qp<T>, &[MrSlice<'_>]> {
-    fn take<O: Op<T>>(self, context: u64, op: O, flags: PostFlags) -> Result<(), Fault> {
+    fn take<O: Op<T> + Into<AnyOp>>(
+        self,
+        context: u64,
+        op: O,
+        flags: PostFlags,
+    ) -> Result<(), Fault> {
         self.0.post_with(context, op, self.1, flags)?;
         Ok(())
     }
 }
 
 impl<T: Transport> Takes<T> for To<'_, Qp<T>, Copied<'_>> {
-    fn take<O: Op<T>>(self, context: u64, op: O, flags: PostFlags) -> Result<(), Fault> {
+    fn take<O: Op<T> + Into<AnyOp>>(
+        self,
+        context: u64,
+        op: O,
+        flags: PostFlags,
+    ) -> Result<(), Fault> {
         self.0.post_inline_with(context, op, self.1.0, flags)?;
         Ok(())
     }

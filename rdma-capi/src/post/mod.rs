@@ -107,14 +107,16 @@ fn post_recv(pair: &mut Pair, recv: &qp_recv, local: &[MrSlice<'_>]) -> Result<(
         Any::Rc(qp) => qp.recv_with(context, local),
         Any::Uc(qp) => qp.recv_with(context, local),
         Any::Ud(qp) => qp.recv_with(context, local),
-        Any::Xrc(_) => {
-            return Err(no_such(
-                "an XRC initiator",
-                "receives: they are the SRQs' of its peer",
-            ));
-        }
+        Any::Xrc(_) => return Err(no_receives()),
     }?;
     Ok(())
+}
+
+pub(crate) fn no_receives() -> Fault {
+    no_such(
+        "an XRC initiator",
+        "receives: they are the SRQs' of its peer",
+    )
 }
 
 export! {

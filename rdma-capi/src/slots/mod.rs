@@ -17,10 +17,11 @@
 mod turn;
 
 use std::collections::VecDeque;
+use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::fault::*;
 
@@ -53,10 +54,11 @@ pub(crate) enum Kind {
     Supervised = 14,
     Window = 15,
     Datagrams = 17,
+    Shared = 18,
 }
 
 impl Kind {
-    const ALL: [Kind; 16] = [
+    const ALL: [Kind; 17] = [
         Kind::Device,
         Kind::Pd,
         Kind::Mr,
@@ -73,6 +75,7 @@ impl Kind {
         Kind::Supervised,
         Kind::Window,
         Kind::Datagrams,
+        Kind::Shared,
     ];
 
     /// Its type in C.
@@ -94,6 +97,7 @@ impl Kind {
             Kind::Supervised => "qp_supervised",
             Kind::Window => "qp_window",
             Kind::Datagrams => "qp_datagrams",
+            Kind::Shared => "qp_shared",
         }
     }
 
@@ -130,7 +134,7 @@ struct Slot {
     turn: AtomicU64,
     /// The handle of the object that is here; 0 for none.
     handle: AtomicU64,
-    /// A `Box` of the object.
+    /// The object, whose count of owners has one for this slot.
     object: AtomicPtr<()>,
 }
 
@@ -230,31 +234,60 @@ pub(crate) fn number<T>(handle: *const T) -> u64 {
     handle.addr() as u64
 }
 
+/// A slot that no object is in, for one that is about to be there.
+pub(crate) struct Place<T: Object> {
+    index: u32,
+    object: PhantomData<T>,
+}
+
+impl<T: Object> Place<T> {
+    /// Takes a slot.
+    pub(crate) fn take() -> Result<Place<T>, Fault> {
+        let pool = &mut pools().of[T::KIND.index()];
+        let index = if pool.used < table(T::KIND).len() && pool.left.len() < REST {
+            pool.used += 1;
+            USED[T::KIND.index()].store(pool.used, Release);
+            pool.used as u32 - 1
+        } else {
+            pool.left.pop_front().ok_or_else(|| {
+                let (most, name) = (table(T::KIND).len() - 1, T::KIND.name());
+                let text = format!("there are {most} objects of {name} already");
+                Fault::new(QP_CODE_LIMIT, libc::ENOMEM, text)
+            })?
+        };
+        let object = PhantomData;
+        Ok(Place { index, object })
+    }
+
+    /// Puts an object there, and gives its handle.
+    pub(crate) fn fill(self, object: T) -> *mut T::C {
+        let index = self.index;
+        std::mem::forget(self);
+        let made = {
+            let mut pools = pools();
+            pools.made += 1;
+            pools.made
+        };
+        let handle = made << NUMBER_SHIFT | u64::from(index) << SLOT_SHIFT | T::KIND as u64;
+        let slot = &table(T::KIND)[index as usize];
+        let object = Arc::into_raw(Arc::new(object)).cast_mut();
+        slot.object.store(object.cast(), Relaxed);
+        // Who reads the handle sees the object, here and there.
+        slot.handle.store(handle, Release);
+        slot.turn.store(handle, Release);
+        ptr::without_provenance_mut(handle as usize)
+    }
+}
+
+impl<T: Object> Drop for Place<T> {
+    fn drop(&mut self) {
+        pools().of[T::KIND.index()].left.push_back(self.index);
+    }
+}
+
 /// Puts an object into a slot, and gives its handle.
 pub(crate) fn insert<T: Object>(object: T) -> Result<*mut T::C, Fault> {
-    let boxed = Box::new(object);
-    let mut pools = pools();
-    let pool = &mut pools.of[T::KIND.index()];
-    let index = if pool.used < table(T::KIND).len() && pool.left.len() < REST {
-        pool.used += 1;
-        USED[T::KIND.index()].store(pool.used, Release);
-        pool.used as u32 - 1
-    } else {
-        pool.left.pop_front().ok_or_else(|| {
-            let (most, name) = (table(T::KIND).len() - 1, T::KIND.name());
-            let text = format!("there are {most} objects of {name} already");
-            Fault::new(QP_CODE_LIMIT, libc::ENOMEM, text)
-        })?
-    };
-    pools.made += 1;
-    let handle = pools.made << NUMBER_SHIFT | u64::from(index) << SLOT_SHIFT | T::KIND as u64;
-    drop(pools);
-    let slot = &table(T::KIND)[index as usize];
-    slot.object.store(Box::into_raw(boxed).cast(), Relaxed);
-    // Who reads the handle sees the object, here and there.
-    slot.handle.store(handle, Release);
-    slot.turn.store(handle, Release);
-    Ok(ptr::without_provenance_mut(handle as usize))
+    Ok(Place::take()?.fill(object))
 }
 
 /// Ends the object of a handle: `end` gives it back if it cannot be ended now, and then the handle is as before.
@@ -270,35 +303,29 @@ fn destroy<T: Object>(
         turn::await_posts();
     }
     let object = slot.object.swap(ptr::null_mut(), Relaxed).cast::<T>();
-    // SAFETY: the turn was that of a handle of T's kind, so this is the Box<T> that `insert` put there; nobody finds it any more,
-    // nobody else has the turn, and no post uses it: what may was awaited.
-    let object = unsafe { Box::from_raw(object) };
-    let leave = Leave { number };
-    match end(*object) {
-        Ok(()) => Ok(()),
-        Err((object, fault)) => {
-            std::mem::forget(leave);
-            slot.object
-                .store(Box::into_raw(Box::new(object)).cast(), Relaxed);
-            slot.handle.store(number, SeqCst);
-            slot.turn.store(number, Release);
-            Err(fault)
+    // SAFETY: the turn was that of a handle of T's kind, so this is what `insert` made of an Arc<T>, with one of its owners;
+    // nobody finds it any more, nobody else has the turn, and no post uses it: what may was awaited.
+    let object = unsafe { Arc::from_raw(object) };
+    // It is given to others, whether the object ends well or with a panic; its turn stays taken until it has one again.
+    let place = Place::<T> {
+        index: (number >> SLOT_SHIFT) as u32 & (table(T::KIND).len() - 1) as u32,
+        object: PhantomData,
+    };
+    let ended = match Arc::try_unwrap(object) {
+        Ok(object) => end(object).map_err(|(object, fault)| (Arc::new(object), fault)),
+        Err(object) => {
+            let text = format!("{name} is of a request that waits to be posted: poll, and advance");
+            Err((object, Fault::new(QP_CODE_IN_USE, libc::EBUSY, text)))
         }
-    }
-}
-
-/// Gives a slot to others, whether its object ended well or with a panic. (Its turn stays taken until it has an object.)
-struct Leave {
-    number: u64,
-}
-
-impl Drop for Leave {
-    fn drop(&mut self) {
-        if let Some(kind) = Kind::of(self.number) {
-            let slot = (self.number >> SLOT_SHIFT) as usize & (table(kind).len() - 1);
-            pools().of[kind.index()].left.push_back(slot as u32);
-        }
-    }
+    };
+    ended.map_err(|(object, fault)| {
+        std::mem::forget(place);
+        slot.object
+            .store(Arc::into_raw(object).cast_mut().cast(), Relaxed);
+        slot.handle.store(number, SeqCst);
+        slot.turn.store(number, Release);
+        fault
+    })
 }
 
 /// Why a handle cannot be entered.

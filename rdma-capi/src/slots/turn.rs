@@ -8,7 +8,10 @@
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
+
+use rdma_qp::Mr;
 
 use super::{Kind, NUMBER_SHIFT, Object, Slot, TAKEN, destroy, number, refused, slot_of, used};
 use crate::export::Take;
@@ -73,7 +76,7 @@ impl<T: Object> Deref for Alone<T> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: the turn was that of a handle of T's kind, so `object` is the Box<T> that `insert` put there before; only
+        // SAFETY: the turn was that of a handle of T's kind, so `object` is the T that `insert` put there before; only
         // `destroy` takes it away, which needs the turn too, and this value has it until it is dropped.
         unsafe { &*self.slot.object.load(Relaxed).cast::<T>() }
     }
@@ -82,7 +85,9 @@ impl<T: Object> Deref for Alone<T> {
 impl<T: Object> DerefMut for Alone<T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as for `deref`; nobody else has the turn, so nobody else has a reference to the object.
+        const { assert!(!matches!(T::KIND, Kind::Mr)) }
+        // SAFETY: as for `deref`; nobody else has the turn, and it is no region, the only kind with other owners (`share`), so
+        // nobody else has a reference to the object. The pointer is that of an Arc, made from a place that can be written.
         unsafe { &mut *self.slot.object.load(Relaxed).cast::<T>() }
     }
 }
@@ -148,11 +153,24 @@ impl<T: Object + Sync> Held<T> {
     }
 }
 
+impl Held<Mr> {
+    /// Makes the caller an owner, too: the region is not destroyed before it is let go of.
+    pub(crate) fn share(&self) -> Arc<Mr> {
+        let object: *const Mr = self.slot.object.load(Relaxed).cast();
+        // SAFETY: as for `deref`: it is what `insert` made of an Arc<Mr>, and the slot is one of its owners as long as self
+        // lives. The count that is added here is that of the Arc which is given out.
+        unsafe {
+            Arc::increment_strong_count(object);
+            Arc::from_raw(object)
+        }
+    }
+}
+
 impl<T: Object + Sync> Deref for Held<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the handle of this slot was of T's kind after the turn was shared, so `object` is the Box<T> that `insert`
+        // SAFETY: the handle of this slot was of T's kind after the turn was shared, so `object` is the T that `insert`
         // put there; `destroy`, the only one that takes it away, needs the turn alone. T is Sync.
         unsafe { &*self.slot.object.load(Relaxed).cast::<T>() }
     }
@@ -225,7 +243,7 @@ impl<T: Object, U: Object + Sync> With<T, U> {
     #[inline(always)]
     pub(crate) fn both(&mut self) -> (&mut T, &U) {
         // SAFETY: the handle of this slot was of U's kind after the poster's turn said that it posts, so `object` is the
-        // Box<U> that `insert` put there; as long as the turn says so, which is as long as self lives, `destroy` waits before
+        // U that `insert` put there; as long as the turn says so, which is as long as self lives, `destroy` waits before
         // it takes it away. U is Sync.
         let used = unsafe { &*self.used.object.load(Relaxed).cast::<U>() };
         (&mut self.poster, used)
