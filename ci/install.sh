@@ -5,7 +5,7 @@
 #   ci/install.sh SUITE     bookworm, trixie or sid
 #
 # The system is a chroot that debootstrap makes, with gcc, git, binutils and Python beside what every system has. sid has a
-# Rust of its own that is new enough; elsewhere this machine's toolchain and its downloaded crates are mounted, as rustup and
+# Rust of its own that is new enough, and whose linker is the package lld; elsewhere this machine's toolchain and its downloaded crates are mounted, as rustup and
 # Cargo would bring them. Of README's second command the checks run that need no more than that: no headers, no captures, no
 # virtual machines. Needs root; kept in target/ci/install, with what was built there.
 set -uo pipefail
@@ -31,13 +31,15 @@ mirror=${VM_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' | sed -n 's,/d
 
 packages=gcc,libc6-dev,git,python3,binutils,ca-certificates
 own_rust=
-[[ $suite != sid ]] || own_rust=1 packages+=,cargo
-if [[ ! -d $system ]]; then
-    rm -rf "$system.new"
+[[ $suite != sid ]] || own_rust=1 packages+=,cargo,lld
+# (one that was made with other packages is made again)
+if [[ $(cat "$system/packages" 2>/dev/null) != "$packages" ]]; then
+    rm -rf "$system" "$system.new"
     timeout -k 10 900 debootstrap --variant=minbase --include="$packages" "$suite" "$system.new" "$mirror/debian" >"$system.log" 2>&1 </dev/null || {
         tail -n 5 "$system.log" >&2
         skip "debootstrap cannot make $suite"
     }
+    echo "$packages" >"$system.new/packages"
     mv "$system.new" "$system"
 fi
 mkdir -p "$system"/{project,cargo,rustup,target} "$work/$suite-target"

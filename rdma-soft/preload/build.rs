@@ -2,6 +2,7 @@
 //!
 //! The compiler has a version script of its own for shared objects, without a name, and GNU ld takes no other one beside that;
 //! LLVM's linker does, which comes with the compiler and is the usual one on x86-64 from Rust 1.90 on. So it is asked for.
+//! A distribution's own Rust may come without it, and then it is a package of its own.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -26,10 +27,21 @@ fn main() {
         path.display()
     );
     println!("cargo:rustc-cdylib-link-arg=-fuse-ld=lld");
-    if let Some(beside) = linkers() {
-        println!("cargo:rustc-cdylib-link-arg=-B{}", beside.display());
+    match linkers() {
+        Some(beside) => println!("cargo:rustc-cdylib-link-arg=-B{}", beside.display()),
+        None if is_installed("ld.lld") => {}
+        None => println!(
+            "cargo::error=the preload library needs LLVM's linker, for the versions of its symbols, and this Rust comes \
+             without it: install the package lld"
+        ),
     }
     println!("cargo:rerun-if-changed=build.rs");
+}
+
+/// Whether the system has that program.
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
 /// The directory of the linker that comes with the compiler, by the name that a C compiler looks for. Where it is missing, the
