@@ -137,8 +137,8 @@ fn not_rung(error: PostError) -> c_int {
 #[inline(always)]
 fn as_first<const OP: u32, O>(
     sends: &[qp_send],
-    op: impl Fn(&qp_send) -> O,
-) -> impl Fn(&qp_send) -> Option<(u64, O, usize, usize)> {
+    op: impl Fn(&qp_send) -> O + Copy,
+) -> impl Fn(&qp_send) -> Option<(u64, O, usize, usize)> + Copy {
     let region = sends[0].mr;
     #[inline(always)]
     move |send| {

@@ -10,6 +10,8 @@ pub(super) fn in_a_row<A, B>(
     is: impl Fn(usize) -> bool,
     mut each: impl FnMut(&mut A, &B, usize),
 ) -> usize {
+    let len = a.len().min(b.len());
+    let (a, b) = (&mut a[..len], &b[..len]);
     let mut done = 0;
     let (fours_a, fours_b) = (a.as_chunks_mut::<4>().0, b.as_chunks::<4>().0);
     for (a, b) in fours_a.iter_mut().zip(fours_b) {
@@ -21,11 +23,8 @@ pub(super) fn in_a_row<A, B>(
         }
         done += 4;
     }
-    for (a, b) in a[done..].iter_mut().zip(&b[done..]) {
-        if !is(done) {
-            break;
-        }
-        each(a, b, done);
+    while done < len && is(done) {
+        each(&mut a[done], &b[done], done);
         done += 1;
     }
     done

@@ -184,52 +184,150 @@ impl<'m, Q: HasQp> Run<'_, 'm, Q> {
         asked: Asked,
         region: &'m Region,
         items: &[S],
-        ask: impl Fn(&S) -> Option<(u64, usize, usize, F)>,
+        ask: impl Fn(&S) -> Option<(u64, usize, usize, F)> + Copy,
     ) -> usize {
-        let own = region.form_of(asked);
-        let (start, size) = (region.addr(), region.len());
-        let (mut mark, mut slot) = (self.mark, self.slot);
-        let mut one = |item: &S, kept: &AtomicU64| -> bool {
-            // SAFETY: a slot of the ring, or the static (the invariant); nobody changes it meanwhile.
-            if !unsafe { &*slot }.is_of(own) {
-                return false;
-            }
-            let Some((context, offset, len, fill)) = ask(item) else {
-                return false;
-            };
-            if !holds_some(size, offset, len) {
-                return false;
-            }
-            // SAFETY: it has a form, so it is a slot of the ring before `stop`, to which this is the only reference.
-            let filled = unsafe { &mut *slot };
-            filled.aim(start + offset as u64, len as u32);
-            filled.request.wr_id = mark | operation as u64;
-            fill(&mut filled.request);
-            kept.store(context, Relaxed);
-            mark = mark.wrapping_add(STEP);
-            // SAFETY: it is before `stop`, so there is one behind it.
-            slot = unsafe { slot.add(1) };
-            true
+        let alike = Alike {
+            own: region.form_of(asked),
+            start: region.addr(),
+            size: region.len(),
+            ask,
         };
-        let mut built = 0;
-        while built < items.len() {
-            // SAFETY: it is borrowed for `'q`, and this is the only reference to it.
-            let kept = unsafe { self.owner.as_mut() }
-                .handle()
-                .send
-                .contexts_from(self.mark.wrapping_add(built as u64 * STEP));
-            // What is kept beside the requests of a queue goes round.
-            let rest = &items[built..];
-            let stretch = rest.len().min(kept.len());
-            let row = rest[..stretch].iter().zip(&kept[..stretch]);
-            let done = row.take_while(|(item, kept)| one(item, kept)).count();
-            built += done;
-            if done < stretch {
-                break;
-            }
+        let built = self.build_fours(operation, items, &alike);
+        if built == items.len() {
+            return built;
         }
-        (self.mark, self.slot) = (mark, slot);
+        built + self.build_rest(operation, &items[built..], &alike)
+    }
+
+    /// The same, four at a time, as far as there are fours, and places for what is kept beside them until those go round.
+    #[inline(always)]
+    fn build_fours<S, F: FnOnce(&mut ibv_send_wr)>(
+        &mut self,
+        operation: Operation,
+        items: &[S],
+        alike: &Alike<impl Fn(&S) -> Option<(u64, usize, usize, F)> + Copy>,
+    ) -> usize {
+        // SAFETY: it is borrowed for `'q`, and this is the only reference to it.
+        let handle = unsafe { self.owner.as_mut() }.handle();
+        let kept = handle.send.contexts_from(self.mark);
+        let id = self.mark | operation as u64;
+        let (fours, kept) = (items.as_chunks().0, kept.as_chunks().0);
+        // SAFETY: `slot` and those up to `stop` are of the ring, or it is the static (the invariant); nobody else uses them.
+        let slot = unsafe { alike.build_fours(fours, kept, id, self.slot) };
+        // SAFETY: both are of the ring, or the same.
+        let built = unsafe { slot.offset_from(self.slot) } as usize;
+        self.slot = slot;
+        self.mark = self.mark.wrapping_add(built as u64 * STEP);
         built
+    }
+
+    /// The same with what is left: one that is not of four, or is the first of four that are not all for this way (some of them
+    /// are built already, and are built again), and then four at a time again.
+    #[inline(never)]
+    fn build_rest<S, F: FnOnce(&mut ibv_send_wr)>(
+        &mut self,
+        operation: Operation,
+        items: &[S],
+        alike: &Alike<impl Fn(&S) -> Option<(u64, usize, usize, F)> + Copy>,
+    ) -> usize {
+        let mut built = 0;
+        loop {
+            built += self.build_fours(operation, &items[built..], alike);
+            let Some(item) = items.get(built) else {
+                return built;
+            };
+            // SAFETY: it is borrowed for `'q`, and this is the only reference to it.
+            let handle = unsafe { self.owner.as_mut() }.handle();
+            let kept = &handle.send.contexts_from(self.mark)[0];
+            let id = self.mark | operation as u64;
+            // SAFETY: a slot of the ring, or the static (the invariant), to which this is the only reference.
+            if !unsafe { alike.build(item, kept, id, self.slot) } {
+                return built;
+            }
+            self.mark = self.mark.wrapping_add(STEP);
+            // SAFETY: it has a form, so it is before `stop`, and there is one behind it.
+            self.slot = unsafe { self.slot.add(1) };
+            built += 1;
+        }
+    }
+}
+
+/// What requests in a row have in common: their form, the region, and who says what each asks for.
+#[derive(Clone, Copy)]
+struct Alike<A> {
+    own: Form,
+    /// The first byte of the region, and its length.
+    start: u64,
+    size: usize,
+    ask: A,
+}
+
+impl<A> Alike<A> {
+    /// Builds requests four at a time, so that what the loop itself costs is paid once for four; it is a function of its own, so
+    /// that all it needs is in registers. Returns the slot behind the last four of which all were built.
+    ///
+    /// # Safety
+    /// The slot and those behind it, up to the first one without a form, can be read, and those with a form written; nobody else uses
+    /// them.
+    #[inline(never)]
+    unsafe fn build_fours<S, F: FnOnce(&mut ibv_send_wr)>(
+        &self,
+        fours: &[[S; 4]],
+        kept: &[[AtomicU64; 4]],
+        mut id: u64,
+        mut slot: *mut Slot<ibv_send_wr>,
+    ) -> *mut Slot<ibv_send_wr>
+    where
+        A: Fn(&S) -> Option<(u64, usize, usize, F)> + Copy,
+    {
+        let alike = *self;
+        'row: for (four, kept) in fours.iter().zip(kept) {
+            for at in 0..4 {
+                let id = id.wrapping_add(at as u64 * STEP);
+                // SAFETY: those before it have a form, so there is one behind them; or it is the first one.
+                if !unsafe { alike.build(&four[at], &kept[at], id, slot.add(at)) } {
+                    break 'row;
+                }
+            }
+            id = id.wrapping_add(4 * STEP);
+            // SAFETY: as above.
+            slot = unsafe { slot.add(4) };
+        }
+        slot
+    }
+
+    /// Builds a request, if it is for the short way. `false`: nothing was done.
+    ///
+    /// # Safety
+    /// The slot can be read, and written if it has a form; nobody else uses it.
+    #[inline(always)]
+    unsafe fn build<S, F: FnOnce(&mut ibv_send_wr)>(
+        &self,
+        item: &S,
+        kept: &AtomicU64,
+        id: u64,
+        slot: *mut Slot<ibv_send_wr>,
+    ) -> bool
+    where
+        A: Fn(&S) -> Option<(u64, usize, usize, F)>,
+    {
+        // SAFETY: it can be read, says the caller.
+        if !unsafe { &*slot }.is_of(self.own) {
+            return false;
+        }
+        let Some((context, offset, len, fill)) = (self.ask)(item) else {
+            return false;
+        };
+        if !holds_some(self.size, offset, len) {
+            return false;
+        }
+        // SAFETY: it has a form, so it can be written, and this is the only reference to it, says the caller.
+        let filled = unsafe { &mut *slot };
+        filled.aim(self.start + offset as u64, len as u32);
+        filled.request.wr_id = id;
+        fill(&mut filled.request);
+        kept.store(context, Relaxed);
+        true
     }
 }
 

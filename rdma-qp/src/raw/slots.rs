@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::intake::BATCH;
 use crate::number::NumberHasher;
 use crate::wr_id::MAX_SLOTS;
 
@@ -22,7 +23,8 @@ fn take(place: u32, places: u32, from: u32) -> Option<(u32, u64)> {
     let mut numbers = (0..rounds).map(|k| from.wrapping_add(k) % rounds * places + place);
     let number = numbers.find(|n| *n < MAX_SLOTS && !matches!(given.get(n), Some(None)))?;
     let start = given.insert(number, None).flatten();
-    Some((number, start.unwrap_or(1)))
+    // Lists as long as a batch of completions then lie in the places for what is kept beside them without going round.
+    Some((number, start.unwrap_or(1).next_multiple_of(BATCH as u64)))
 }
 
 fn given() -> MutexGuard<'static, Option<HashMap<u32, Option<u64>, NumberHasher>>> {
@@ -118,7 +120,7 @@ mod tests {
         }
         let number = cqs[7].places[3].unwrap();
         cqs[7].give_back(number, 77);
-        assert_eq!(cqs[7].take(), Some((number, 77)), "its sequence goes on");
+        assert_eq!(cqs[7].take(), Some((number, 96)), "its sequence goes on");
         for cq in &mut cqs {
             for number in cq.places.clone().into_iter().flatten() {
                 cq.give_back(number, 5);

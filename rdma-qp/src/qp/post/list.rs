@@ -139,7 +139,7 @@ impl<'m, T: Transport> Sends<'_, 'm, T> {
         mr: &'m Mr,
         flags: PostFlags,
         items: &[S],
-        ask: impl Fn(&S) -> Option<(u64, O, usize, usize)>,
+        ask: impl Fn(&S) -> Option<(u64, O, usize, usize)> + Copy,
     ) -> usize {
         // What is unsignaled is looked at one by one.
         let asked = match asked::<T, O>(flags) {
@@ -152,7 +152,7 @@ impl<'m, T: Transport> Sends<'_, 'm, T> {
             mr.region(),
             items,
             #[inline(always)]
-            |item| {
+            move |item| {
                 let (context, op, offset, len) = ask(item)?;
                 let usual = op.check(len as u64).is_ok() && op.names().are_none();
                 let fill = move |request: &mut ibv_send_wr| op.fill(request);
