@@ -34,12 +34,13 @@ own_rust=
 [[ $suite != sid ]] || own_rust=1 packages+=,cargo,lld
 # (one that was made with other packages is made again)
 if [[ $(cat "$system/packages" 2>/dev/null) != "$packages" ]]; then
-    rm -rf "$system" "$system.new"
+    rm -rf "$system.new"
     timeout -k 10 900 debootstrap --variant=minbase --include="$packages" "$suite" "$system.new" "$mirror/debian" >"$system.log" 2>&1 </dev/null || {
         tail -n 5 "$system.log" >&2
         skip "debootstrap cannot make $suite"
     }
     echo "$packages" >"$system.new/packages"
+    rm -rf "$system"
     mv "$system.new" "$system"
 fi
 mkdir -p "$system"/{project,cargo,rustup,target} "$work/$suite-target"

@@ -677,11 +677,11 @@ typedef struct qp_pd qp_pd;
 typedef struct qp_ref qp_ref;
 
 /**
- * A Queue Pair that many threads post to: each puts its request into a queue, and whichever finds the Queue Pair free posts
- * all that is there, with one doorbell for up to 32. So no thread waits for another. Any number of calls may be under way with
- * it.
+ * A Queue Pair that many threads post to: each puts its request into a queue, and whichever finds the Queue Pair free posts all
+ * that is there, with one doorbell for up to 32. So who posts does not wait. Any number of calls may be under way with it;
+ * those other than qp_shared_post() wait while a thread posts.
  *
- * One thread polls the CQ, as always, and calls qp_shared_advance() when qp_poll() or qp_wait() has given something.
+ * One thread polls the CQ, as always, and must call qp_shared_advance() when qp_poll() or qp_wait() has given something.
  */
 typedef struct qp_shared qp_shared;
 
@@ -2696,7 +2696,7 @@ int qp_post_recv_ranges(struct qp_pair *pair,
  * Shares a Queue Pair: it is posted to by qp_shared_post() from now on. Its handle is void: qp_shared_end() gives another
  * one, for all else that is done with it.
  *
- * @param waiting  Most requests that wait at a time: at most 65536; 0: 256.
+ * @param waiting  Most requests that wait at a time, beside the one whose turn it is: at most 65536; 0: 256.
  * @param shared   Where the handle goes; end it with qp_shared_end().
  * @return 0; or why not: the handle of the Queue Pair stays then.
  */
@@ -2705,18 +2705,19 @@ int qp_pair_share(struct qp_pair *pair,
                   struct qp_shared **shared);
 
 /**
- * Gives a send request to a shared Queue Pair, without waiting for anything. What qp_poll() gives of it, has its context.
+ * Gives a send request to a shared Queue Pair, without waiting for anything. What qp_poll() gives of it, has its context. One
+ * that is QP_UNSIGNALED may complete all the same, where nothing else would tell when there is room: give it a context, too.
  *
  * @param send  What to do. It is looked at during the call only. Its region cannot be destroyed before it is done.
  * @return 0: it will be posted, or qp_shared_refused() tells why not; ENOMEM (QP_CODE_FULL): too many wait, the thread that
  *         polls is behind, try again; EINVAL: QP_CODE_RANGE, outside the region, QP_CODE_NULL; EOPNOTSUPP: the transport has
- *         no such operation.
+ *         no such operation; or QP_INLINE: the bytes would be copied after the call.
  */
 int qp_shared_post(struct qp_shared *shared,
                    const struct qp_send *send);
 
 /**
- * Posts a receive to a shared Queue Pair, as qp_post_recv(). Another thread that posts is waited for.
+ * Posts a receive to a shared Queue Pair, as qp_post_recv().
  */
 int qp_shared_post_recv(struct qp_shared *shared, const struct qp_recv *recv);
 

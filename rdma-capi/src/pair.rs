@@ -126,8 +126,8 @@ pub(crate) struct Pair {
     pub(crate) cqs: [Handle<qp_cq>; 2],
     /// What was agreed on with the peer, between the two halves of connecting.
     pub(crate) agreed: Option<Negotiated>,
-    /// One doorbell is for several sends.
-    pub(crate) batched: bool,
+    /// How many sends one doorbell is for.
+    pub(crate) batch: u32,
 }
 
 /// A handle that is kept as a number.
@@ -276,7 +276,7 @@ fn create(pd: &Pd, attr: &qp_pair_attr) -> Result<Pair, Fault> {
         qp,
         cqs,
         agreed: None,
-        batched: attr.send_batch > 1,
+        batch: attr.send_batch,
     })
 }
 
@@ -398,8 +398,8 @@ export! {
     /// @return 0; or what the device said: it stays then.
     fn qp_pair_destroy(pair: *mut qp_pair as Later<Pair>) {
         pair.destroy(|pair| {
-            let Pair { qp, cqs, agreed, batched } = pair;
-            let back = |qp, fault| (Pair { qp, cqs, agreed, batched }, fault);
+            let Pair { qp, cqs, agreed, batch } = pair;
+            let back = |qp, fault| (Pair { qp, cqs, agreed, batch }, fault);
             match qp {
                 Any::Rc(qp) => close(qp, Any::Rc),
                 Any::Uc(qp) => close(qp, Any::Uc),

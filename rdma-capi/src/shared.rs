@@ -12,16 +12,16 @@ use crate::errors::in_use;
 use crate::export::{In, Out, Room, export, put_text};
 use crate::fault::*;
 use crate::modify::mask_of;
-use crate::pair::{Any, Handle, Pair, books, qp_pair};
+use crate::pair::{Any, Handle, Pair, books, no_such, qp_pair};
 use crate::post::any::{self, Takes, To};
-use crate::post::{no_receives, nothing, qp_recv, qp_send};
+use crate::post::{QP_INLINE, no_receives, nothing, qp_recv, qp_send};
 use crate::slots::{Held, Kind, Later, Object, Place};
 
-/// A Queue Pair that many threads post to: each puts its request into a queue, and whichever finds the Queue Pair free posts
-/// all that is there, with one doorbell for up to 32. So no thread waits for another. Any number of calls may be under way with
-/// it.
+/// A Queue Pair that many threads post to: each puts its request into a queue, and whichever finds the Queue Pair free posts all
+/// that is there, with one doorbell for up to 32. So who posts does not wait. Any number of calls may be under way with it;
+/// those other than qp_shared_post() wait while a thread posts.
 ///
-/// One thread polls the CQ, as always, and calls qp_shared_advance() when qp_poll() or qp_wait() has given something.
+/// One thread polls the CQ, as always, and must call qp_shared_advance() when qp_poll() or qp_wait() has given something.
 #[allow(non_camel_case_types)]
 pub struct qp_shared {
     _never: [u8; 0],
@@ -53,6 +53,7 @@ pub(crate) struct Sharing {
     /// What else the handle of the Queue Pair stood for.
     cqs: [Handle<qp_cq>; 2],
     agreed: Option<Negotiated>,
+    batch: u32,
 }
 
 // SAFETY: no other type has this kind.
@@ -68,7 +69,10 @@ const USUAL: usize = 256;
 impl Sharing {
     fn new(pair: Pair, waiting: usize) -> Sharing {
         let Pair {
-            qp, cqs, agreed, ..
+            qp,
+            cqs,
+            agreed,
+            batch,
         } = pair;
         let queue = match qp {
             Any::Rc(qp) => Queue::Rc(SharedQp::new(qp, waiting)),
@@ -76,7 +80,12 @@ impl Sharing {
             Any::Ud(qp) => Queue::Ud(SharedQp::new(qp, waiting)),
             Any::Xrc(qp) => Queue::Xrc(SharedQp::new(qp, waiting)),
         };
-        Sharing { queue, cqs, agreed }
+        Sharing {
+            queue,
+            cqs,
+            agreed,
+            batch,
+        }
     }
 
     /// Posts a receive of a struct.
@@ -93,34 +102,57 @@ impl Sharing {
 
     /// The Queue Pair, if nothing of the queue would be lost.
     fn end(self) -> Result<Pair, (Sharing, Fault)> {
-        let Sharing { queue, cqs, agreed } = self;
+        let Sharing {
+            queue,
+            cqs,
+            agreed,
+            batch,
+        } = self;
         let qp = match queue {
-            Queue::Rc(shared) => take_back(shared, Any::Rc, Queue::Rc),
-            Queue::Uc(shared) => take_back(shared, Any::Uc, Queue::Uc),
-            Queue::Ud(shared) => take_back(shared, Any::Ud, Queue::Ud),
-            Queue::Xrc(shared) => take_back(shared, Any::Xrc, Queue::Xrc),
+            Queue::Rc(shared) => take_back(shared, batch, Any::Rc, Queue::Rc),
+            Queue::Uc(shared) => take_back(shared, batch, Any::Uc, Queue::Uc),
+            Queue::Ud(shared) => take_back(shared, batch, Any::Ud, Queue::Ud),
+            Queue::Xrc(shared) => take_back(shared, batch, Any::Xrc, Queue::Xrc),
         };
         match qp {
             Ok(qp) => Ok(Pair {
                 qp,
                 cqs,
                 agreed,
-                batched: false,
+                batch,
             }),
-            Err((queue, fault)) => Err((Sharing { queue, cqs, agreed }, fault)),
+            Err((queue, fault)) => {
+                let sharing = Sharing {
+                    queue,
+                    cqs,
+                    agreed,
+                    batch,
+                };
+                Err((sharing, fault))
+            }
         }
     }
 }
 
 fn take_back<T: Shared>(
     shared: SharedQp<T>,
+    batch: u32,
     any: impl FnOnce(Qp<T>) -> Any,
     queue: impl FnOnce(SharedQp<T>) -> Queue,
 ) -> Result<Any, (Queue, Fault)> {
-    shared.into_qp().map(any).map_err(|still| {
-        let fault = in_use(still.to_string());
-        (queue(still.shared), fault)
-    })
+    match shared.into_qp() {
+        Ok(mut qp) => {
+            if batch > 1 {
+                // Nothing waits for the doorbell.
+                let _ = qp.set_doorbell(Doorbell::Every(batch), Doorbell::Each);
+            }
+            Ok(any(qp))
+        }
+        Err(still) => {
+            let fault = in_use(still.to_string());
+            Err((queue(still.shared), fault))
+        }
+    }
 }
 
 impl<T: Shared> Takes<T> for To<'_, &SharedQp<T>, Option<SharedSlice>> {
@@ -139,7 +171,7 @@ export! {
     /// Shares a Queue Pair: it is posted to by qp_shared_post() from now on. Its handle is void: qp_shared_end() gives another
     /// one, for all else that is done with it.
     ///
-    /// @param waiting  Most requests that wait at a time: at most 65536; 0: 256.
+    /// @param waiting  Most requests that wait at a time, beside the one whose turn it is: at most 65536; 0: 256.
     /// @param shared   Where the handle goes; end it with qp_shared_end().
     /// @return 0; or why not: the handle of the Queue Pair stays then.
     fn qp_pair_share(
@@ -158,14 +190,21 @@ export! {
         })
     }
 
-    /// Gives a send request to a shared Queue Pair, without waiting for anything. What qp_poll() gives of it, has its context.
+    /// Gives a send request to a shared Queue Pair, without waiting for anything. What qp_poll() gives of it, has its context. One
+    /// that is QP_UNSIGNALED may complete all the same, where nothing else would tell when there is room: give it a context, too.
     ///
     /// @param send  What to do. It is looked at during the call only. Its region cannot be destroyed before it is done.
     /// @return 0: it will be posted, or qp_shared_refused() tells why not; ENOMEM (QP_CODE_FULL): too many wait, the thread that
     ///         polls is behind, try again; EINVAL: QP_CODE_RANGE, outside the region, QP_CODE_NULL; EOPNOTSUPP: the transport has
-    ///         no such operation.
+    ///         no such operation; or QP_INLINE: the bytes would be copied after the call.
     hot fn qp_shared_post(shared: *mut qp_shared as Held<Sharing>, send: *const qp_send as In<'_, qp_send>) {
         let send = send.0;
+        if send.flags & QP_INLINE != 0 {
+            return Err(no_such(
+                "a shared Queue Pair",
+                "QP_INLINE: a request may be posted after the call, and its bytes are copied then",
+            ));
+        }
         let local = if send.mr.is_null() {
             nothing(send.len, "send")?;
             None
@@ -181,7 +220,7 @@ export! {
         }
     }
 
-    /// Posts a receive to a shared Queue Pair, as qp_post_recv(). Another thread that posts is waited for.
+    /// Posts a receive to a shared Queue Pair, as qp_post_recv().
     fn qp_shared_post_recv(shared: *mut qp_shared as Held<Sharing>, recv: *const qp_recv as In<'_, qp_recv>) {
         let recv = recv.0;
         if recv.mr.is_null() {
@@ -200,15 +239,14 @@ export! {
         shared: *mut qp_shared as Held<Sharing>,
         waiting: *mut usize as Option<Out<'_, usize>>,
     ) {
-        let left = queue!(&shared.queue, queue => {
+        queue!(&shared.queue, queue => {
             // Contexts come with the completions here.
             while queue.finish_silent().is_some() {}
             queue.advance();
-            queue.waiting()
+            if let Some(mut waiting) = waiting {
+                waiting.set(queue.waiting());
+            }
         });
-        if let Some(mut waiting) = waiting {
-            waiting.set(left);
-        }
         Ok(())
     }
 

@@ -60,6 +60,8 @@ static void sharing(void)
     send.op = QP_SEND;
     send.flags = 16;
     WRONG(qp_shared_post(shared, &send), EINVAL, QP_CODE_RANGE);
+    send.flags = QP_INLINE;
+    WRONG(qp_shared_post(shared, &send), EOPNOTSUPP, QP_CODE_UNSUPPORTED);
     send.flags = 0;
     send.offset = sizeof memory;
     WRONG(qp_shared_post(shared, &send), EINVAL, QP_CODE_RANGE);

@@ -5,7 +5,9 @@
 //! QP. So nobody waits for a lock, and the more threads post at a time, the more requests one doorbell is for.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, fence};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use crossbeam_queue::ArrayQueue;
 
@@ -219,6 +221,8 @@ struct Poster<T: Transport> {
 struct Inner<T: Transport> {
     jobs: ArrayQueue<Job>,
     poster: Mutex<Poster<T>>,
+    /// Somebody wants the requests in the queue posted: whoever has the poster does so after letting go of it.
+    asked: AtomicBool,
 }
 
 /// The queue of requests is full: the QP is behind. Poll its CQ, tell [`SharedQp::finish`] what came, and try again.
@@ -252,7 +256,7 @@ pub struct StillShared<T: Transport> {
 ///
 /// Each request has a `context` of the application's, which comes back with its completion ([`SharedQp::finish`], or
 /// [`Cq::context`](crate::Cq::context)), or with the reason why it was not posted ([`SharedQp::take_refused`]). One thread
-/// polls the CQ.
+/// polls the CQ. Requests that wait when the last handle is dropped are dropped with it.
 ///
 /// ```
 /// # use rdma_qp::{op, Access, Device, Memory, PostFlags, SharedQp, SharedSlice};
@@ -307,8 +311,9 @@ impl<T: Shared> SharedQp<T> {
     pub fn new(mut qp: Qp<T>, waiting: usize) -> SharedQp<T> {
         let mut refused = Vec::new();
         let contexts = qp.attachments(QueueKind::Send);
-        // What waited for the doorbell before is not of this queue.
-        if let Err(error) = qp.set_doorbell(Doorbell::Every(LIST), Doorbell::Each) {
+        // What waited for the doorbell before is not of this queue. `Poster::post` rings, so that no list is handed over within a
+        // post.
+        if let Err(error) = qp.set_doorbell(Doorbell::Every(LIST + 1), Doorbell::Each) {
             refused.push((0, error));
         }
         let poster = Mutex::new(Poster {
@@ -320,10 +325,14 @@ impl<T: Shared> SharedQp<T> {
         SharedQp(Arc::new(Inner {
             jobs: ArrayQueue::new(waiting.max(1)),
             poster,
+            asked: AtomicBool::new(false),
         }))
     }
 
-    /// Gives a send request to the QP, with a `context` of the application's. Does not wait.
+    /// Gives a send request to the QP, with a `context` of the application's. Does not wait; it may post what others gave.
+    ///
+    /// The request is posted now or later: [`PostFlags::INLINE`] copies the bytes then, so they must stay until it is done. One
+    /// that is [`PostFlags::UNSIGNALED`] may have a completion all the same, where nothing else would tell when there is room.
     ///
     /// # Errors
     /// Too many requests wait. Why a request was refused is told by [`SharedQp::take_refused`].
@@ -357,20 +366,29 @@ impl<T: Shared> SharedQp<T> {
         })
     }
 
-    /// Posts what waits, if nobody else is at it.
+    /// Posts what waits, or has it posted by whoever is at it. Does not wait.
     pub fn advance(&self) {
-        loop {
+        self.0.asked.store(true, SeqCst);
+        self.serve();
+    }
+
+    /// Posts what waits, as long as anybody asks for it. Whoever had the poster calls this after letting go of it.
+    ///
+    /// Who asks finds the poster free, or finds it taken: then whoever has it lets go of it afterwards, and looks, after the
+    /// fence, whether anybody asked.
+    fn serve(&self) {
+        fence(SeqCst);
+        while self.0.asked.load(Relaxed) {
             let mut poster = match self.0.poster.try_lock() {
                 Ok(poster) => poster,
-                // Who holds it looks at the queue again after letting go.
                 Err(TryLockError::WouldBlock) => return,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             };
-            let full = poster.post(&self.0.jobs);
+            // Requests that were put into the queue before anybody asked are there now.
+            self.0.asked.swap(false, SeqCst);
+            poster.post(&self.0.jobs);
             drop(poster);
-            if full || self.0.jobs.is_empty() {
-                return;
-            }
+            fence(SeqCst);
         }
     }
 
@@ -379,37 +397,38 @@ impl<T: Shared> SharedQp<T> {
     ///
     /// The contexts of unsignaled requests come back with [`SharedQp::finish_silent`].
     pub fn finish(&self, done: &Completion) -> Option<u64> {
-        let mut poster = self.lock();
-        if done.queue != QueueKind::Send || done.qp_num != poster.qp.qp_num() {
-            return None;
+        let (is_ours, context) = self.locked(|poster| {
+            let is_ours = done.queue == QueueKind::Send && done.qp_num == poster.qp.qp_num();
+            let context = is_ours.then(|| poster.contexts.take(&done.ticket));
+            (is_ours, context.flatten())
+        });
+        if is_ours {
+            self.advance();
         }
-        let context = poster.contexts.take(&done.ticket);
-        drop(poster);
-        self.advance();
         context
     }
 
     /// Takes the context of the oldest request that has ended and whose context is not taken: of an unsignaled one, or of
     /// one that a reset threw away.
     pub fn finish_silent(&self) -> Option<u64> {
-        self.lock().contexts.take_ended()
+        self.locked(|poster| poster.contexts.take_ended())
     }
 
     /// Takes the context of a request that could not be posted, and the reason.
     pub fn take_refused(&self) -> Option<(u64, PostError)> {
-        self.lock().refused.pop()
+        self.locked(|poster| poster.refused.pop())
     }
 
     /// Does something with the QP itself: posts receives, moves it, asks for its books. Others wait meanwhile.
     pub fn with<R>(&self, f: impl FnOnce(&mut Qp<T>) -> R) -> R {
-        let result = f(&mut self.lock().qp);
+        let result = self.locked(|poster| f(&mut poster.qp));
         self.advance();
         result
     }
 
     /// Requests that wait for room in the send queue.
     pub fn waiting(&self) -> usize {
-        let next = usize::from(self.lock().next.is_some());
+        let next = self.locked(|poster| usize::from(poster.next.is_some()));
         next + self.0.jobs.len()
     }
 
@@ -421,10 +440,7 @@ impl<T: Shared> SharedQp<T> {
     pub fn into_qp(self) -> Result<Qp<T>, StillShared<T>> {
         self.advance();
         let waiting = self.waiting();
-        let (qp_num, refused) = {
-            let poster = self.lock();
-            (poster.qp.qp_num(), poster.refused.len())
-        };
+        let (qp_num, refused) = self.locked(|poster| (poster.qp.qp_num(), poster.refused.len()));
         let handles = Arc::strong_count(&self.0) - 1;
         let still = |shared, handles| StillShared {
             shared,
@@ -444,22 +460,31 @@ impl<T: Shared> SharedQp<T> {
         Ok(qp)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Poster<T>> {
+    /// Waits for the poster, and does something with it.
+    fn locked<R>(&self, f: impl FnOnce(&mut Poster<T>) -> R) -> R {
         // Whoever panicked was the application's closure or had posted or refused its request by then.
-        self.0.poster.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut poster = self.0.poster.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = f(&mut poster);
+        drop(poster);
+        self.serve();
+        result
     }
 }
 
 impl<T: Shared> Poster<T> {
-    /// Posts requests off the queue until it is empty, or the send queue is full, which it returns.
-    fn post(&mut self, jobs: &ArrayQueue<Job>) -> bool {
-        let mut full = false;
+    /// Posts requests off the queue until it is empty, or the send queue is full.
+    fn post(&mut self, jobs: &ArrayQueue<Job>) {
         while let Some(job) = self.next.take().or_else(|| jobs.pop()) {
             let (local, flags) = (job.local.as_ref(), job.flags);
             match T::post_any(&mut self.qp, job.context, &job.op, local, flags) {
                 Some(Ok(ticket)) => {
                     // Each request is the latest of its queue, so it takes its context.
                     let _ = self.contexts.attach(&ticket, job.context);
+                    // What it brought along is let go of before it can be done.
+                    drop(job);
+                    if self.qp.waiting().0 >= LIST {
+                        self.ring();
+                    }
                 }
                 // All that is outstanding is unsignaled: this one must tell when there is room.
                 Some(Err(PostError::QueueFull {
@@ -471,7 +496,6 @@ impl<T: Shared> Poster<T> {
                 }
                 Some(Err(PostError::QueueFull { .. })) => {
                     self.next = Some(job);
-                    full = true;
                     break;
                 }
                 Some(Err(error)) => self.refuse(Some(job.context), error),
@@ -479,10 +503,14 @@ impl<T: Shared> Poster<T> {
                 None => {}
             }
         }
+        self.ring();
+    }
+
+    /// Hands over what waits for the doorbell.
+    fn ring(&mut self) {
         if let Err(error) = self.qp.ring() {
             self.refuse(None, error);
         }
-        full
     }
 
     /// Notes that a request, and those that were handed over with it and refused, are not posted.

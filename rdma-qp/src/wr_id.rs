@@ -10,10 +10,10 @@
 //!  sequence (low 40 bits)             | slot            | operation
 //! ```
 //!
-//! * *sequence*: the number of requests ever posted through that slot. It never restarts: not when the QP is reset, and
-//!   not when another QP takes the slot over. The 40 bits that travel are compared modulo 2^40 with the window of
+//! * *sequence*: counts the requests that are posted through that slot. It never restarts: not when the QP is reset, and
+//!   not when another QP takes the slot over, which goes on at the next multiple of 32. The 40 bits that travel are compared modulo 2^40 with the window of
 //!   outstanding requests, which is at most 2^31 wide. It is on top so that its wrap needs no care: differences of
-//!   `wr_id`s wrap as 64-bit integers do. It begins with 1, so that an all-zero `wr_id`, the commonest value of a foreign
+//!   `wr_id`s wrap as 64-bit integers do. It begins above 0, so that an all-zero `wr_id`, the commonest value of a foreign
 //!   request, belongs to nobody.
 //! * *slot*: a number that one queue of a QP has in the process at a time, or, with [`SHARED`], the number of a shared receive
 //!   queue, whose completions may come to any completion queue. The low bits of the former are the queue's place in the table

@@ -4,8 +4,8 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use common::{LIMIT, device, pair};
 use rdma_qp::{
@@ -277,4 +277,40 @@ fn a_qp_is_not_taken_back_before_all_is_told() {
     }
     let qp = shared.into_qp().unwrap();
     assert_eq!(qp.send_account().succeeded, 35);
+}
+
+/// One request at a time: the next one is given while the poller asks for this and that. None waits for a completion that never
+/// comes.
+#[test]
+fn a_request_is_posted_though_the_qp_is_being_looked_at() {
+    const ROUNDS: u64 = 20_000;
+    let device = device(Profile::default());
+    let ((a, of_b), _b) = pair(&device, 4096);
+    let write = op::Write {
+        remote: of_b.region(0).unwrap().at(0),
+    };
+    let shared = SharedQp::new(a.qp, 8);
+    let next = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let (poster, next) = (shared.clone(), &next);
+        scope.spawn(move || {
+            for round in 0..ROUNDS {
+                while next.load(Acquire) < round {
+                    std::hint::spin_loop();
+                }
+                if next.load(Relaxed) == u64::MAX {
+                    return;
+                }
+                poster.post(write, None, PostFlags::empty(), round).unwrap();
+            }
+        });
+        for round in 0..ROUNDS {
+            let done = a.cq.wait_any(LIMIT).unwrap();
+            next.store(if done.is_some() { round + 1 } else { u64::MAX }, Release);
+            assert!(shared.waiting() <= 1);
+            assert_eq!(shared.take_refused(), None);
+            let done = done.expect("the request is posted");
+            assert!(shared.finish(&done).is_some());
+        }
+    });
 }

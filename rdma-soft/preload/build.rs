@@ -31,7 +31,7 @@ fn main() {
         Some(beside) => println!("cargo:rustc-cdylib-link-arg=-B{}", beside.display()),
         None if is_installed("ld.lld") => {}
         None => println!(
-            "cargo::error=the preload library needs LLVM's linker, for the versions of its symbols, and this Rust comes \
+            "cargo::warning=the preload library needs LLVM's linker, for the versions of its symbols, and this Rust comes \
              without it: install the package lld"
         ),
     }

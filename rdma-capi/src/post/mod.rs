@@ -94,7 +94,7 @@ pub struct qp_recv {
 
 /// Hands over what waits for the doorbell.
 fn ring(pair: &mut Pair) -> Result<(), Fault> {
-    if pair.batched {
+    if pair.batch > 1 {
         any!(&mut pair.qp, qp => qp.ring())?;
     }
     Ok(())

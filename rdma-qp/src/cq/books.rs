@@ -31,6 +31,8 @@ pub(super) struct Poller {
     /// Completions looked at while waiting for another one. While there are any, nothing is left in the batch: what is
     /// handed out comes in order.
     pub(super) stash: VecDeque<Booked>,
+    /// What the user keeps beside the requests whose completions the last drain took, by `wr_id`.
+    pub(super) drained: HashMap<u64, u64, NumberHasher>,
     /// The shared receive queues whose receives complete here.
     pub(super) srqs: Srqs,
 }

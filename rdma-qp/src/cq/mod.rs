@@ -131,6 +131,7 @@ impl Cq {
         let poller = Poller {
             entries: Default::default(),
             stash: VecDeque::with_capacity(handle.room.capacity as usize),
+            drained: Default::default(),
             srqs: Default::default(),
         };
         Cq {

@@ -175,8 +175,9 @@ impl Cq {
         self.intake.settle() && !self.is_asked_for_regions()
     }
 
-    /// What the user keeps beside a request, see [`Qp::post_with`]. `completion` is the last that was handed out: afterwards
-    /// another request may have its place. Others may post meanwhile. 0: there is nothing.
+    /// What the user keeps beside a request, see [`Qp::post_with`]. `completion` is the last that was handed out, or
+    /// one that the last drain took: afterwards another request may have its place. Others may post meanwhile, but not reset the QP
+    /// and fill its queue anew. 0: there is nothing.
     ///
     /// [`Qp::post_with`]: crate::Qp::post_with
     pub fn context(&self, completion: &Completion) -> u64 {
@@ -185,8 +186,12 @@ impl Cq {
         if last == id {
             return context;
         }
+        let poller = self.poller.borrow();
+        if let Some(context) = poller.drained.get(&id) {
+            return *context;
+        }
         // One that came the short way: its place is not free before another one of its queue is polled, see `Queue::new`.
-        let found = self.poller.borrow().find(&self.intake, id);
+        let found = poller.find(&self.intake, id);
         found.map_or(0, |found| found.context(id))
     }
 }

@@ -347,6 +347,9 @@ impl<T: Transport> Qp<T> {
             self.make(&ToErr)?;
         }
         self.ring()?;
+        for cq in cqs {
+            cq.begin_drain();
+        }
         let mut turn = 0;
         loop {
             // Asked first: what completed before the event is found afterwards.

@@ -295,6 +295,7 @@ impl XrcTarget {
             self.make(&ToErr)?;
         }
         for cq in cqs {
+            cq.begin_drain();
             cq.take_of(self.qp_num(), taken)?;
         }
         Ok(())

@@ -131,8 +131,8 @@ impl<'m, T: Transport> Sends<'_, 'm, T> {
     }
 
     /// Posts what `items` ask for, in order, on one region, as long as that is for the short way; `ask` says what one asks for: its
-    /// context, the operation, and the first byte and the length of its range, or `None`, where that is something else. Returns
-    /// how many are posted; of the rest nothing was done.
+    /// context, the operation, and the first byte and the length of its range, or `None`, where that is something else; it may be
+    /// asked several times. Returns how many are posted; of the rest nothing was done.
     #[inline(always)]
     pub fn post_row<S, O: Op<T>>(
         &mut self,
