@@ -134,8 +134,8 @@ const ROWS: &[Row] = &[
             "set the right in qp_access_flags at RESET -> INIT, and max_dest_rd_atomic above 0 for READs and atomics")),
         only(&[Does::Atomic], cause("atomic-unaligned", "the address of an atomic is no multiple of 8", "align the word")),
         shown("mtu-differs", "the path MTUs differ", BOTH),
-        of_rxe("repeats-shifted", "soft-RoCE (rxe) has repeated messages one packet late, as it can after a timeout that ran out \
-             though the peer had answered, when a machine was busy", "set timeout to 18 or more at RTR -> RTS"),
+        only(&[Does::Message], of_rxe("repeats-shifted", "soft-RoCE (rxe) has repeated messages one packet late, as it can after a \
+             timeout that ran out though the peer had answered, when a machine was busy", "set timeout to 18 or more at RTR -> RTS")),
     ]),
     (ibv_wc_status::IBV_WC_REM_OP_ERR, "", &[
         cause("peer-failed", "the peer's device could not do it", "look at the completions of the peer: one of them says why"),
