@@ -2214,6 +2214,14 @@ int qp_cq_arm(struct qp_cq *cq, int *ready);
 int qp_cq_take_events(struct qp_cq *cq);
 
 /**
+ * Says how long a wait on a CQ with events polls before it sleeps: to sleep and to be woken costs several microseconds.
+ *
+ * @param microseconds  That time; 0, as it is at first: it sleeps at once.
+ */
+int qp_cq_set_spin(struct qp_cq *cq,
+                   uint32_t microseconds);
+
+/**
  * Gives the object of libibverbs that a CQ is, as qp_device_raw(). Who polls it takes completions away from the books.
  */
 int qp_cq_raw(struct qp_cq *cq,
@@ -2452,6 +2460,31 @@ int qp_xrc_target_connect_finish(struct qp_xrc_target *target, const struct qp_t
  */
 int qp_xrc_target_report_on(struct qp_xrc_target *target,
                             struct qp_cq *cq);
+
+/**
+ * Gives a target a new life, as qp_pair_recover() does for the initiator, which does the same at the same time: what comes by it
+ * ends, it is moved to RESET, told of with a fresh PSN, and connected again. Receives are the SRQs' and stay; a message that was
+ * half received ends with a flush.
+ *
+ * @param device     The device that it is of.
+ * @param port       Its port, counted from 1.
+ * @param gid_index  As for qp_pair_endpoint().
+ * @param cq         The CQ of its SRQs, of which the completions that came by it are taken; NULL: they stay for qp_poll().
+ * @param exchange   The channel to the peer.
+ * @param timing     NULL for the usual one.
+ * @param function   Takes the completions of the former life; NULL: nobody does.
+ * @param context    Handed to the function.
+ * @return 0, or why a step failed; calling it again begins anew, and the peer has to as well.
+ */
+int qp_xrc_target_recover(struct qp_xrc_target *target,
+                          struct qp_device *device,
+                          int port,
+                          int gid_index,
+                          struct qp_cq *cq,
+                          struct qp_exchange *exchange,
+                          const struct qp_timing *timing,
+                          qp_completion_fn function,
+                          void *context);
 
 /**
  * Closes the handle of a target; the target itself ends with its last handle.

@@ -165,6 +165,15 @@ faults! {
     PostError |it| of_post(&it);
     DrainProblem |it| of_drain(&it);
     DrainError |it| of_drain(&it.reason);
+    RecoverProblem |it| match &it {
+        RecoverProblem::Drain(problem) => of_drain(problem),
+        RecoverProblem::Reset(error) => of_modify(error),
+        RecoverProblem::Endpoint(error) => of_endpoint(error),
+        RecoverProblem::Exchange(error) => of_exchange(error),
+        RecoverProblem::Repost(error) => of_post(error),
+        RecoverProblem::Connect(error) => of_connect(error),
+        _ => (QP_CODE_REFUSED, EINVAL),
+    };
     RefDrainError |it| match &it {
         RefDrainError::Query(error) => said(&error.source),
         RefDrainError::Modify(error) => of_modify(error),

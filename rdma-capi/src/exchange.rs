@@ -157,7 +157,8 @@ impl rdma_qp::exchange::Exchange for Program {
 }
 
 impl Exchange {
-    fn any(&mut self) -> &mut dyn rdma_qp::exchange::Exchange {
+    /// The channel.
+    pub(crate) fn any(&mut self) -> &mut dyn rdma_qp::exchange::Exchange {
         match self {
             Exchange::Tcp(channel) => channel,
             Exchange::Shm(channel) => channel,

@@ -33,6 +33,20 @@ pub(crate) fn no_begin() -> Fault {
     Fault::new(QP_CODE_STATE, libc::EINVAL, text)
 }
 
+/// Hands a completion over that a drain took off a CQ.
+pub(crate) fn hand_over(
+    queue: &mut Queue,
+    done: &Completion,
+    function: qp_completion_fn,
+    context: *mut c_void,
+) {
+    let out = queue.translate(done);
+    if let Some(function) = function {
+        // SAFETY: the program's function, with its own pointer and a completion that lives during the call.
+        unsafe { function(context, &out) };
+    }
+}
+
 /// Drains, and hands over what the program has not taken.
 fn drain(
     pair: &mut Pair,
@@ -62,11 +76,7 @@ fn drain(
             QueueKind::Send => &mut first,
             _ => second.as_mut().unwrap_or(&mut first),
         };
-        let out = queue.translate(done);
-        if let Some(function) = function {
-            // SAFETY: the program's function, with its own pointer and a completion that lives during the call.
-            unsafe { function(context, &out) };
-        }
+        hand_over(queue, done, function, context);
     }
     match failed {
         Some(reason) => Err(reason.into()),

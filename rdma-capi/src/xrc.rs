@@ -1,11 +1,11 @@
 //! XRC: domains, and the targets by which initiators reach the SRQs of a node. Initiators are Queue Pairs ([`crate::pair`]).
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 use std::fs::File;
 
 use rdma_core_sys::{ibv_qp, ibv_qp_state};
 use rdma_qp::xrc::{CloseDomainError, Opening, XrcDomain, XrcTarget};
-use rdma_qp::{Device, Negotiated};
+use rdma_qp::{Cq, Device, Negotiated, RecoverError, Recovery};
 
 use crate::cq::{Queue, qp_cq};
 use crate::device::{self, qp_device};
@@ -14,7 +14,7 @@ use crate::errors::in_use;
 use crate::exchange::{Exchange, qp_exchange};
 use crate::export::{In, Out, Text, export};
 use crate::fault::*;
-use crate::join::no_begin;
+use crate::join::{hand_over, no_begin, qp_completion_fn};
 use crate::slots::{Alone, Held, Kind, Later, Object, insert};
 use crate::values::{path, qp_path, qp_timing, timing};
 
@@ -220,6 +220,50 @@ export! {
     fn qp_xrc_target_report_on(target: *mut qp_xrc_target as Alone<Target>, cq: *mut qp_cq as Alone<Queue>) {
         target.target.report_on(&cq.cq)?;
         Ok(())
+    }
+
+    /// Gives a target a new life, as qp_pair_recover() does for the initiator, which does the same at the same time: what comes by it
+    /// ends, it is moved to RESET, told of with a fresh PSN, and connected again. Receives are the SRQs' and stay; a message that was
+    /// half received ends with a flush.
+    ///
+    /// @param device     The device that it is of.
+    /// @param port       Its port, counted from 1.
+    /// @param gid_index  As for qp_pair_endpoint().
+    /// @param cq         The CQ of its SRQs, of which the completions that came by it are taken; NULL: they stay for qp_poll().
+    /// @param exchange   The channel to the peer.
+    /// @param timing     NULL for the usual one.
+    /// @param function   Takes the completions of the former life; NULL: nobody does.
+    /// @param context    Handed to the function.
+    /// @return 0, or why a step failed; calling it again begins anew, and the peer has to as well.
+    fn qp_xrc_target_recover(
+        target: *mut qp_xrc_target as Alone<Target>,
+        device: *mut qp_device as Held<Device>,
+        port: c_int,
+        gid_index: c_int,
+        cq: *mut qp_cq as Option<Alone<Queue>>,
+        exchange: *mut qp_exchange as Alone<Exchange>,
+        timing: *const qp_timing as Option<In<'_, qp_timing>>,
+        function: qp_completion_fn,
+        context: *mut c_void,
+    ) {
+        let how = Recovery {
+            timing: self::timing(timing)?,
+            ..Recovery::new(device::gid(&device, port, gid_index)?)
+        };
+        target.agreed = None;
+        let (drained, failed) = {
+            let cqs: Vec<&Cq> = cq.iter().map(|queue| &queue.cq).collect();
+            match target.target.recover(&cqs, exchange.any(), &how) {
+                Ok(recovered) => (recovered.drained, None),
+                Err(RecoverError { drained, reason, .. }) => (*drained, Some(reason)),
+            }
+        };
+        if let Some(cq) = &mut cq {
+            for done in &drained.completions {
+                hand_over(cq, done, function, context);
+            }
+        }
+        failed.map_or(Ok(()), |reason| Err(reason.into()))
     }
 
     /// Closes the handle of a target; the target itself ends with its last handle.

@@ -753,6 +753,7 @@ static void windows_and_doctor(void)
 #include "misuse_links.h"
 #include "misuse_datagrams.h"
 #include "misuse_shared.h"
+#include "misuse_xrc.h"
 
 static void logs(void *context, int level, const char *line)
 {
@@ -914,6 +915,7 @@ int main(int argc, char **argv)
     strangers();
     mesh_over_datagrams();
     sharing();
+    xrc_recovered();
     callbacks_and_threads();
     destroyed_meanwhile();
     good();

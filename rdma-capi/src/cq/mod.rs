@@ -4,6 +4,7 @@ mod done;
 
 use std::ffi::{c_char, c_int};
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
 use rdma_core_sys::ibv_cq;
 use rdma_qp::{Armed, CloseCqError, Completion, Cq, Device, Quick};
@@ -364,6 +365,14 @@ export! {
     /// Takes the wake-ups off the descriptor: call it when that is readable, then poll.
     fn qp_cq_take_events(cq: *mut qp_cq as Alone<Queue>) {
         cq.cq.take_events()?;
+        Ok(())
+    }
+
+    /// Says how long a wait on a CQ with events polls before it sleeps: to sleep and to be woken costs several microseconds.
+    ///
+    /// @param microseconds  That time; 0, as it is at first: it sleeps at once.
+    fn qp_cq_set_spin(cq: *mut qp_cq as Alone<Queue>, microseconds: u32) {
+        cq.cq.set_spin(Duration::from_micros(microseconds.into()));
         Ok(())
     }
 
