@@ -53,7 +53,9 @@ toolchain=
 cat >"$system/steps" <<'END'
 set -uo pipefail
 export HOME=/root PATH=/rustup/bin:/usr/local/bin:/usr/bin:/usr/sbin:/bin CARGO_HOME=/cargo CARGO_NET_OFFLINE=true
-export QP_CHECK_INSTALL=0 NO_COLOR=1
+# (CI: no incremental builds)
+export QP_CHECK_INSTALL=0 NO_COLOR=1 CI=true
+unset CARGO_TARGET_DIR
 passed=0 failed=0
 step() {
     local name=$1
