@@ -363,3 +363,35 @@ fn events_of_a_target_come_to_each_opener() {
         assert_eq!(event, Some(AsyncEvent::Qp { kind, qp_num }));
     }
 }
+
+/// What is kept of an SRQ that is gone is not handed out as that of the next one, which has its number: nor does it take room there.
+#[test]
+fn an_srq_has_nothing_of_the_one_before() {
+    let (a, b) = (Node::plain(), Node::plain());
+    let Receiver {
+        mut srq,
+        cq,
+        mr,
+        pd,
+    } = b.receiver(4);
+    let (mut sender, _target) = pair(&a, &b, Timing::default());
+    let tickets = [0, 64, 128].map(|at| srq.recv(mr.slice(at, 64).unwrap()).unwrap());
+    for _ in tickets {
+        sender.deliver(srq.srq_num(), 8);
+    }
+    // The first two are kept.
+    cq.wait(&tickets[2], LIMIT).unwrap();
+    let number = srq.number();
+    srq.close().unwrap();
+    let mut next = pd.xrc_srq(&b.domain, &cq).depth(4).create().unwrap();
+    assert_eq!(next.number(), number, "the number is given again");
+    assert!(cq.poll().unwrap().is_none());
+    for round in 0..6 {
+        let ticket = next
+            .recv_with(round, mr.slice(0, 64).unwrap())
+            .unwrap_or_else(|error| panic!("round {round}: {error}"));
+        sender.deliver(next.srq_num(), 8);
+        let done = cq.wait_any(LIMIT).unwrap().unwrap();
+        assert_eq!((done.ticket, cq.context(&done)), (ticket, round));
+    }
+}

@@ -29,6 +29,8 @@ pub(crate) use turn::{Alone, Held, Later, With};
 
 /// Bits of a handle that say its type.
 const KIND_MASK: u64 = (1 << 6) - 1;
+/// Set beside the type of an object that is being ended, and may yet stay: no handle has it, for types are below it.
+const ENDING: u64 = 1 << 5;
 /// Where the slot begins. A slot is so large that these bits, alone, are its distance from the first one.
 const SLOT_SHIFT: u32 = 6;
 /// Where the number of the object begins.
@@ -110,6 +112,7 @@ impl Kind {
     /// Its place in [`Kind::ALL`].
     const fn index(self) -> usize {
         let number = self as usize;
+        assert!(number < ENDING as usize);
         number - 1 - (number > 16) as usize
     }
 }
@@ -132,7 +135,7 @@ pub(crate) unsafe trait Object: Send + Sized + 'static {
 struct Slot {
     /// The handle, if nobody has the turn; else who has it: see `turn`.
     turn: AtomicU64,
-    /// The handle of the object that is here; 0 for none.
+    /// The handle of the object that is here, with [`ENDING`] where it is being ended; 0 for none.
     handle: AtomicU64,
     /// The object, whose count of owners has one for this slot.
     object: AtomicPtr<()>,
@@ -281,6 +284,7 @@ impl<T: Object> Place<T> {
 
 impl<T: Object> Drop for Place<T> {
     fn drop(&mut self) {
+        table(T::KIND)[self.index as usize].handle.store(0, SeqCst);
         pools().of[T::KIND.index()].left.push_back(self.index);
     }
 }
@@ -298,7 +302,7 @@ fn destroy<T: Object>(
 ) -> Result<(), Fault> {
     // The turn is kept.
     let slot = Alone::<T>::enter(number, name)?.keep();
-    slot.handle.store(0, SeqCst);
+    slot.handle.store(number | ENDING, SeqCst);
     if T::KIND == Kind::Mr {
         turn::await_posts();
     }
@@ -333,7 +337,7 @@ fn destroy<T: Object>(
 #[inline(never)]
 fn refused<T: Object>(handle: u64, name: &str) -> Fault {
     let kind = T::KIND;
-    if slot_of::<T>(handle).is_some_and(|slot| slot.handle.load(Acquire) == handle) {
+    if slot_of::<T>(handle).is_some_and(|slot| slot.handle.load(Acquire) & !ENDING == handle) {
         let text = format!(
             "{name} is in use by another thread, or by the call whose callback this is: one {} * serves one call at a time",
             kind.name()

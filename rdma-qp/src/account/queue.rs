@@ -285,12 +285,14 @@ impl Queue {
     /// Requests that hold room: posted and not yet handed to the application.
     pub(crate) fn occupied(&self) -> u64 {
         let (posted, floor) = (self.posted(), self.poster.floor.load(Acquire));
+        // In this order: what is retired, and then held, between the two is not counted twice.
+        let held = self.poller.held.load(Acquire);
         let retired = self.poller.retired();
         // Until the poller has seen a reset, what it holds is of the former life.
         if self.poller.reset.load(Acquire) || is_before(retired, floor) {
             return distance(posted, floor);
         }
-        distance(posted, retired) + self.poller.held.load(Acquire)
+        distance(posted, retired) + held
     }
 
     /// Enters the request with the mark [`Queue::posted`] into the books, before the post call, so that a completion that

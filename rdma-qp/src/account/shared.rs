@@ -321,9 +321,11 @@ impl Shared {
         let mut oldest = self.oldest.load(Relaxed);
         if posted - oldest > self.places.len() as u64 && self.place(oldest).load(Acquire) != oldest
         {
-            // Longer than a round: looking at every place is shorter.
+            // Longer than a round: looking at every place is shorter. One that is posted meanwhile says nothing of those
+            // before it, whose places may have been looked at before.
             let taken = self.places.iter().map(|place| place.load(Acquire));
-            oldest = taken.filter(|held| *held != 0).min().unwrap_or(posted);
+            let taken = taken.filter(|held| *held != 0 && *held < posted);
+            oldest = taken.min().unwrap_or(posted);
         } else {
             while oldest < posted && self.place(oldest).load(Acquire) != oldest {
                 oldest += 1;

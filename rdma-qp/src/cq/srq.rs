@@ -171,7 +171,10 @@ impl Cq {
     /// Enters an SRQ whose receives complete here, whichever QP they come by.
     pub(crate) fn enter_srq(&self, share: &Share, pd: &Arc<PdHandle>) -> Result<(), PollError> {
         self.settle()?;
-        self.poller.borrow_mut().srqs.enter(share, pd, false, true);
+        let mut poller = self.poller.borrow_mut();
+        // What is kept of an SRQ that had the number before is told from that of this one by being dropped now.
+        poller.drop_stale(&self.intake);
+        poller.srqs.enter(share, pd, false, true);
         Ok(())
     }
 
@@ -184,7 +187,10 @@ impl Cq {
     ) -> Result<(), PollError> {
         let datagrams = user.recv.header() != 0;
         self.enter_user(user)?;
-        (self.poller.borrow_mut().srqs).enter(share, pd, datagrams, false);
+        let mut poller = self.poller.borrow_mut();
+        // As above.
+        poller.drop_stale(&self.intake);
+        poller.srqs.enter(share, pd, datagrams, false);
         Ok(())
     }
 

@@ -460,9 +460,10 @@ fn ended(before: &Account, after: &Account, queue: QueueKind, drained: &Drained)
         })
         .next();
     DrainedQueue {
-        succeeded: after.succeeded - before.succeeded,
-        failed: after.failed - before.failed,
-        flushed: after.flushed - before.flushed,
+        // (Not exact where another thread polls the CQs meanwhile.)
+        succeeded: after.succeeded.saturating_sub(before.succeeded),
+        failed: after.failed.saturating_sub(before.failed),
+        flushed: after.flushed.saturating_sub(before.flushed),
         pending: after.pending,
         root,
     }

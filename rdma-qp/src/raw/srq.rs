@@ -91,7 +91,11 @@ impl SrqHandle {
 
     /// Forgets such a QP: it is destroyed.
     pub(super) fn leave(&self, qp: u32) {
-        self.users().retain(|user| *user != qp);
+        // One of them: another QP may have got the number already.
+        let mut users = self.users();
+        if let Some(at) = users.iter().position(|user| *user == qp) {
+            users.remove(at);
+        }
     }
 
     /// Keeps what receives may use until the SRQ is destroyed.

@@ -156,9 +156,9 @@ pub(crate) mod sealed {
 ///
 /// Dropping it destroys it when the last of its QPs is gone. Receives that are outstanding then are thrown away.
 pub struct Srq<K: SrqKind = Basic> {
-    /// Before the buffers, so that it is destroyed before they are given back.
-    poster: SrqPoster,
+    /// Before the poster, so that there is an SRQ to keep the buffers until it is destroyed, whoever destroys it.
     lent: Lent,
+    poster: SrqPoster,
     pub(crate) kind: K,
 }
 
