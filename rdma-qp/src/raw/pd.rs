@@ -278,13 +278,24 @@ impl PdHandle {
     }
 
     /// Does with a region what is left when it cannot be deregistered. Returns how many wait on.
-    fn keep_or_leak(&self, errno: Errno, region: Region) -> usize {
-        if region.access.contains(IBV_ACCESS_MW_BIND) && self.windows.load(Relaxed) > 0 {
-            // A window may be bound to it, which devices tell by different numbers (the kernel's rxe by EINVAL:
-            // `rxe_mr.c`, `rxe_dereg_mr`). When a window goes, there is a sweep.
-            let (what, marks) = (Resource::Region(region), Vec::new());
-            self.state().retired.push(Retired { what, marks });
-            return 1;
+    fn keep_or_leak(&self, mut errno: Errno, mut region: Region) -> usize {
+        if region.access.contains(IBV_ACCESS_MW_BIND) {
+            if self.windows.load(Relaxed) > 0 {
+                // A window may be bound to it, which devices tell by different numbers (the kernel's rxe by EINVAL:
+                // `rxe_mr.c`, `rxe_dereg_mr`). When a window goes, there is a sweep.
+                let (what, marks) = (Resource::Region(region), Vec::new());
+                self.state().retired.push(Retired { what, marks });
+                // Unless the last one has gone meanwhile, in another thread, whose sweep did not see it.
+                return match self.windows.load(Relaxed) {
+                    0 => self.sweep().min(1),
+                    _ => 1,
+                };
+            }
+            // The last window may have gone after the refusal.
+            (errno, region) = match self.deregister(region) {
+                Ok(_) => return 0,
+                Err(refused) => refused,
+            };
         }
         tracing::error!(
             device = %self.context.name, rkey = region.rkey, bytes = region.len(), %errno,
