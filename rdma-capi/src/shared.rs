@@ -13,7 +13,7 @@ use crate::export::{In, Out, Room, export, put_text};
 use crate::fault::*;
 use crate::modify::mask_of;
 use crate::pair::{Any, Handle, Pair, books, no_such, qp_pair};
-use crate::post::any::{self, Takes, To};
+use crate::post::any::{self, Asks, Takes, To};
 use crate::post::{QP_INLINE, no_receives, nothing, qp_recv, qp_send};
 use crate::slots::{Held, Kind, Later, Object, Place};
 
@@ -156,12 +156,7 @@ fn take_back<T: Shared>(
 }
 
 impl<T: Shared> Takes<T> for To<'_, &SharedQp<T>, Option<SharedSlice>> {
-    fn take<O: Op<T> + Into<AnyOp>>(
-        self,
-        context: u64,
-        op: O,
-        flags: PostFlags,
-    ) -> Result<(), Fault> {
+    fn take<O: Asks<T>>(self, context: u64, op: O, flags: PostFlags) -> Result<(), Fault> {
         (self.0.post(op, self.1, flags, context))
             .map_err(|behind| Fault::new(QP_CODE_FULL, libc::ENOMEM, behind.to_string()))
     }

@@ -50,13 +50,13 @@ const LOCAL_INV: u32 = qp_op::QP_LOCAL_INV as u32;
 /// What takes requests of a transport, once: a Queue Pair, a shared one or a supervised connection, with the local side of
 /// the request.
 pub(crate) trait Takes<T: Transport> {
-    fn take<O: Op<T> + Into<AnyOp>>(
-        self,
-        context: u64,
-        op: O,
-        flags: PostFlags,
-    ) -> Result<(), Fault>;
+    fn take<O: Asks<T>>(self, context: u64, op: O, flags: PostFlags) -> Result<(), Fault>;
 }
+
+/// An operation of a transport, now or later.
+pub(crate) trait Asks<T: Transport>: Op<T> + Into<AnyOp> {}
+
+impl<T: Transport, O: Op<T> + Into<AnyOp>> Asks<T> for O {}
 
 /// Bytes that are copied during the call.
 pub(crate) struct Copied<'a>(pub(crate) &'a [u8]);
@@ -65,24 +65,14 @@ pub(crate) struct Copied<'a>(pub(crate) &'a [u8]);
 pub(crate) struct To<'q, Q, L>(pub(crate) &'q mut Q, pub(crate) L);
 
 impl<T: Transport> Takes<T> for To<'_, Qp<T>, &[MrSlice<'_>]> {
-    fn take<O: Op<T> + Into<AnyOp>>(
-        self,
-        context: u64,
-        op: O,
-        flags: PostFlags,
-    ) -> Result<(), Fault> {
+    fn take<O: Asks<T>>(self, context: u64, op: O, flags: PostFlags) -> Result<(), Fault> {
         self.0.post_with(context, op, self.1, flags)?;
         Ok(())
     }
 }
 
 impl<T: Transport> Takes<T> for To<'_, Qp<T>, Copied<'_>> {
-    fn take<O: Op<T> + Into<AnyOp>>(
-        self,
-        context: u64,
-        op: O,
-        flags: PostFlags,
-    ) -> Result<(), Fault> {
+    fn take<O: Asks<T>>(self, context: u64, op: O, flags: PostFlags) -> Result<(), Fault> {
         self.0.post_inline_with(context, op, self.1.0, flags)?;
         Ok(())
     }

@@ -11,9 +11,7 @@ use std::time::Instant;
 
 use rdma_qp::supervise::{Happened, NotPosted, Probes, Proof, SuperviseError, Supervised, carried};
 use rdma_qp::xrc::XrcSend;
-use rdma_qp::{
-    AnyOp, Armed, Device, Mr, MrSlice, NOTHING, Op, Pd, PostFlags, Rc, Uc, Ud, exchange::tcp,
-};
+use rdma_qp::{Armed, Device, Mr, MrSlice, NOTHING, Pd, PostFlags, Rc, Uc, Ud, exchange::tcp};
 
 use crate::device::{event_from, qp_device, qp_event};
 use crate::endpoint::qp_endpoint;
@@ -22,7 +20,7 @@ use crate::export::{Array, In, Out, Room, Text, export, put_text};
 use crate::fault::*;
 use crate::memory::qp_pd;
 use crate::pair::{no_such, qp_pair_attr};
-use crate::post::any::{self, Copied, Takes, To};
+use crate::post::any::{self, Asks, Copied, Takes, To};
 use crate::post::{nothing, qp_recv, qp_send};
 use crate::slots::{Alone, Held, Kind, Later, Object, insert};
 use crate::values::{deadline, qp_region};
@@ -145,24 +143,14 @@ impl From<SuperviseError> for Fault {
 }
 
 impl<T: Probes> Takes<T> for To<'_, Supervised<u64, T>, &[MrSlice<'_>]> {
-    fn take<O: Op<T> + Into<AnyOp>>(
-        self,
-        context: u64,
-        op: O,
-        flags: PostFlags,
-    ) -> Result<(), Fault> {
+    fn take<O: Asks<T>>(self, context: u64, op: O, flags: PostFlags) -> Result<(), Fault> {
         self.0.post(op, self.1, flags, context)?;
         Ok(())
     }
 }
 
 impl<T: Probes> Takes<T> for To<'_, Supervised<u64, T>, Copied<'_>> {
-    fn take<O: Op<T> + Into<AnyOp>>(
-        self,
-        context: u64,
-        op: O,
-        flags: PostFlags,
-    ) -> Result<(), Fault> {
+    fn take<O: Asks<T>>(self, context: u64, op: O, flags: PostFlags) -> Result<(), Fault> {
         self.0.post_inline(op, self.1.0, flags, context)?;
         Ok(())
     }
