@@ -810,15 +810,19 @@ static void callbacks_and_threads(void)
 static qp_mr *fleeting;
 static int enough;
 
-/* Posts on a region that another thread destroys meanwhile: refused, because it is gone or because of the state. */
+/* Posts on a region that another thread destroys meanwhile: refused, because it is being destroyed, or is, or because of the
+ * state. */
 static void *posts(void *unexpected)
 {
     qp_send send = send_of(QP_SEND);
 
     while (!__atomic_load_n(&enough, __ATOMIC_ACQUIRE)) {
+        enum qp_code code;
+
         send.mr = __atomic_load_n(&fleeting, __ATOMIC_ACQUIRE);
-        if (qp_post_send(uc, &send) == 0 || (qp_last_code() != QP_CODE_DESTROYED && qp_last_code() != QP_CODE_STATE))
-            *(int *)unexpected = (int)qp_last_code();
+        if (qp_post_send(uc, &send) == 0) *(int *)unexpected = -1;
+        code = qp_last_code();
+        if (code != QP_CODE_DESTROYED && code != QP_CODE_OCCUPIED && code != QP_CODE_STATE) *(int *)unexpected = (int)code;
     }
     return NULL;
 }
