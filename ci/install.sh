@@ -89,10 +89,12 @@ link=$(grep -m1 '^gcc rdma-capi/examples/pair.c' README.md)
 step "$link" bash -c "$link"
 pair() {
     local server client port status
+    # (what it said the last time would be read, were it slow to begin)
+    rm -f /tmp/server
     ./pair >/tmp/server 2>&1 &
     server=$!
     for _ in $(seq 100); do
-        port=$(grep -oE '[0-9]+$' /tmp/server | head -n 1)
+        port=$(grep -soE '[0-9]+$' /tmp/server | head -n 1)
         [[ -z $port ]] || break
         sleep 0.1
     done
