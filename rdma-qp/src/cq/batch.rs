@@ -60,10 +60,8 @@ impl Cq {
             return Some(success(self.id, &taken));
         }
         let poller = &mut *self.poller.borrow_mut();
-        while let Some(kept) = poller.stash.pop_front() {
-            if poller.release(&self.intake, &kept) {
-                return Some(self.hand_out(kept));
-            }
+        if let Some(kept) = poller.next_kept(&self.intake) {
+            return Some(self.hand_out(kept));
         }
         self.intake.go_on();
         while let Some(wc) = self.intake.take_taken() {

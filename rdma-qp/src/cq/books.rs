@@ -129,6 +129,16 @@ impl Poller {
         self.stash.push_back(booked);
     }
 
+    /// The oldest completion that was kept and is not stale by now, for the application.
+    pub(super) fn next_kept(&mut self, intake: &Intake) -> Option<Booked> {
+        while let Some(kept) = self.stash.pop_front() {
+            if self.release(intake, &kept) {
+                return Some(kept);
+            }
+        }
+        None
+    }
+
     /// Drops what was kept of QPs that were reset or destroyed since.
     pub(super) fn drop_stale(&mut self, intake: &Intake) {
         let mut stash = std::mem::take(&mut self.stash);

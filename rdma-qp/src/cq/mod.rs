@@ -275,10 +275,8 @@ impl Cq {
 
     fn poll_unusual(&self) -> Result<Option<Completion>, PollError> {
         let poller = &mut *self.poller.borrow_mut();
-        while let Some(kept) = poller.stash.pop_front() {
-            if poller.release(&self.intake, &kept) {
-                return Ok(Some(self.hand_out(kept)));
-            }
+        if let Some(kept) = poller.next_kept(&self.intake) {
+            return Ok(Some(self.hand_out(kept)));
         }
         self.intake.go_on();
         let next = self.next(poller)?;
