@@ -26,19 +26,9 @@ skip() { printf 'SKIP %s: %s\n' "$1" "$2"; }
 have() { command -v "$1" >/dev/null; }
 
 install_tools() {
-    local want=() package
     [[ ${QP_CHECK_INSTALL:-1} != 0 ]] || return 0
-    if [[ $(id -u) == 0 ]] && have apt-get && have dpkg-query; then
-        for package in gcc g++ clang cmake pkg-config valgrind libibverbs-dev binutils python3 openmpi-bin libopenmpi-dev mpich libmpich-dev; do
-            [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || want+=("$package")
-        done
-        if ((${#want[@]})); then
-            echo "installing ${want[*]}"
-            timeout 180 apt-get update -qq >"$work/install.log" 2>&1 </dev/null
-            DEBIAN_FRONTEND=noninteractive timeout 420 apt-get install -y -qq --no-install-recommends "${want[@]}" >>"$work/install.log" 2>&1 </dev/null
-        fi
-    fi
-    have cbindgen || timeout 400 cargo install --quiet --locked cbindgen@0.29.4 --root "$CARGO_TARGET_DIR/tools" >>"$work/install.log" 2>&1 </dev/null
+    ci/packages.sh gcc g++ clang cmake pkg-config valgrind libibverbs-dev binutils python3 openmpi-bin libopenmpi-dev mpich libmpich-dev
+    have cbindgen || timeout 400 cargo install --quiet --locked cbindgen@0.29.4 --root "$CARGO_TARGET_DIR/tools" >"$work/install.log" 2>&1 </dev/null
 }
 
 # --- steps -----------------------------------------------------------------------------------------

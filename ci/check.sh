@@ -85,21 +85,10 @@ run() {
 
 # Installs, where it can, what is not there yet; notes in `missing` what could not be had.
 install_tools() {
-    local log=$logs/install.log want=() package
-    : >"$log"
-    if [[ ${QP_CHECK_INSTALL:-1} != 0 && $(id -u) == 0 ]] && command -v apt-get dpkg-query >/dev/null; then
-        for package in libibverbs-dev librdmacm-dev libclang-dev pkg-config gcc g++ libc6-dev tshark iproute2 python3-venv valgrind; do
-            [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || want+=("$package")
-        done
-        if ((${#want[@]})); then
-            printf 'installing %s\n' "${want[*]}"
-            timeout 180 apt-get update -qq >>"$log" 2>&1 </dev/null
-            DEBIAN_FRONTEND=noninteractive timeout 420 apt-get install -y -qq --no-install-recommends "${want[@]}" >>"$log" 2>&1 </dev/null ||
-                printf 'some could not be installed: see %s\n' "${log#"$root"/}"
-        fi
-    fi
+    local log=$logs/install.log
+    ci/packages.sh libibverbs-dev librdmacm-dev libclang-dev pkg-config gcc g++ libc6-dev tshark iproute2 python3-venv valgrind
     if [[ ${QP_CHECK_INSTALL:-1} != 0 ]] && ! "$venv/bin/python" -c 'import scapy' 2>/dev/null; then
-        { timeout 60 python3 -m venv "$venv" && timeout 120 "$venv/bin/pip" install --quiet --disable-pip-version-check 'scapy>=2.6'; } >>"$log" 2>&1 </dev/null
+        { timeout 60 python3 -m venv "$venv" && timeout 120 "$venv/bin/pip" install --quiet --disable-pip-version-check 'scapy>=2.6'; } >"$log" 2>&1 </dev/null
     fi
     [[ -e /usr/include/infiniband/verbs.h ]] || missing+=("libibverbs headers")
     compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null || missing+=("libclang")

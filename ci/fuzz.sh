@@ -33,9 +33,7 @@ trap stop INT TERM HUP
 skip() { printf 'SKIP fuzz: %s\n' "$1"; exit 77; }
 
 tools() {
-    if ! command -v c++ >/dev/null && [[ ${QP_CHECK_INSTALL:-1} != 0 && $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
-        { timeout 180 apt-get update -qq; DEBIAN_FRONTEND=noninteractive timeout 420 apt-get install -y -qq --no-install-recommends g++; } >/dev/null 2>&1 </dev/null
-    fi
+    command -v c++ >/dev/null || "$root/ci/packages.sh" g++
     command -v c++ >/dev/null || skip "no C++ compiler (package g++)"
     command -v python3 >/dev/null || skip "no Python 3"
     [[ $host == *-linux-gnu ]] || skip "libFuzzer is tried on Linux alone, not on $host"

@@ -23,8 +23,7 @@ skip() {
 }
 [[ $(id -u) == 0 ]] || skip "a chroot needs root"
 unshare --mount true 2>/dev/null || skip "no namespaces of mounts can be made here"
-command -v debootstrap >/dev/null || [[ ${QP_CHECK_INSTALL:-1} == 0 ]] ||
-    DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -y -qq --no-install-recommends debootstrap >"$work/install.log" 2>&1 </dev/null
+command -v debootstrap >/dev/null || "$root/ci/packages.sh" debootstrap
 command -v debootstrap >/dev/null || skip "debootstrap is not installed"
 mirror=${VM_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' | sed -n 's,/debian/*$,,p' | sort -u | head -1)}
 [[ -n $mirror ]] || skip "this machine's apt names no Debian mirror"

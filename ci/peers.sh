@@ -22,14 +22,9 @@ declare -A packages=(
 )
 want=()
 for group in "${groups[@]}"; do
-    for package in ${packages[$group]:-}; do
-        [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || want+=("$package")
-    done
+    read -ra more <<<"${packages[$group]:-}"
+    want+=("${more[@]}")
 done
-if ((${#want[@]})) && [[ ${QP_CHECK_INSTALL:-1} != 0 && $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
-    echo "installing ${want[*]}"
-    timeout 180 apt-get update -qq >/dev/null 2>&1 </dev/null
-    DEBIAN_FRONTEND=noninteractive timeout 600 apt-get install -y -qq --no-install-recommends "${want[@]}" >/dev/null 2>&1 </dev/null
-fi
+((${#want[@]} == 0)) || ci/packages.sh "${want[@]}"
 
 exec python3 ci/peers/main.py "${groups[@]}"

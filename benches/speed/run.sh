@@ -26,16 +26,7 @@ while (($#)); do
 done
 mkdir -p "$out" "$target/speed"
 
-if [[ ${QP_CHECK_INSTALL:-1} != 0 && $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
-    want=()
-    for package in libfabric-bin ucx-utils openmpi-bin libopenmpi-dev gcc libc6-dev; do
-        dpkg -s "$package" >/dev/null 2>&1 || want+=("$package")
-    done
-    if ((${#want[@]})); then
-        { timeout 180 apt-get update -qq && DEBIAN_FRONTEND=noninteractive timeout 420 apt-get install -y -qq --no-install-recommends "${want[@]}"; } \
-            >"$target/speed/install.log" 2>&1 </dev/null || echo "some of ${want[*]} could not be installed: see $target/speed/install.log"
-    fi
-fi
+ci/packages.sh libfabric-bin ucx-utils openmpi-bin libopenmpi-dev gcc libc6-dev || true # without them, fewer peers
 cargo build --release --quiet --locked -p rdma-benches --bin speed
 if command -v mpicc.openmpi >/dev/null; then
     mpicc.openmpi -O2 -Wall -Wextra -o "$target/speed/mpi" benches/speed/mpi.c && arguments+=(--mpi "$target/speed/mpi")

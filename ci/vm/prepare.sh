@@ -38,11 +38,8 @@ command -v apt-get dpkg >/dev/null || skip "kernels and userlands come by apt-ge
 mkdir -p "$work"
 work=$(cd "$work" && pwd)
 mapfile -t want < <(lacking)
-if ((${#want[@]})) && [[ ${QP_CHECK_INSTALL:-1} != 0 && $(id -u) == 0 ]]; then
-    {
-        timeout -k 5 180 apt-get update -qq
-        DEBIAN_FRONTEND=noninteractive timeout -k 5 420 apt-get install -y -qq --no-install-recommends "${want[@]}"
-    } >"$work/install.log" 2>&1 </dev/null || true
+if ((${#want[@]})); then
+    "$here/../packages.sh" "${want[@]}" >&2 || true
     mapfile -t want < <(lacking)
 fi
 ((${#want[@]} == 0)) || skip "packages ${want[*]} are not installed"
