@@ -25,7 +25,7 @@ skip() {
 unshare --mount true 2>/dev/null || skip "no namespaces of mounts can be made here"
 command -v debootstrap >/dev/null || "$root/ci/packages.sh" debootstrap
 command -v debootstrap >/dev/null || skip "debootstrap is not installed"
-mirror=${VM_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' | sed -n 's,/debian/*$,,p' | sort -u | head -1)}
+mirror=${VM_MIRROR:-$("$root/ci/packages.sh" --mirror)}
 [[ -n $mirror ]] || skip "this machine's apt names no Debian mirror"
 
 packages=gcc,libc6-dev,git,python3,binutils,ca-certificates
@@ -34,7 +34,7 @@ own_rust=
 # (one that was made with other packages is made again)
 if [[ $(cat "$system/packages" 2>/dev/null) != "$packages" ]]; then
     rm -rf "$system.new"
-    timeout -k 10 900 debootstrap --variant=minbase --include="$packages" "$suite" "$system.new" "$mirror/debian" >"$system.log" 2>&1 </dev/null || {
+    setpriv --pdeathsig TERM timeout -k 10 900 debootstrap --variant=minbase --include="$packages" "$suite" "$system.new" "$mirror/debian" >"$system.log" 2>&1 </dev/null || {
         tail -n 5 "$system.log" >&2
         skip "debootstrap cannot make $suite"
     }
