@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The library and the software device against what they meet elsewhere: four kernels' soft-RoCE and soft-iWARP, in virtual
-# machines; four releases of rdma-core; the least Rust; bare systems. One row for each job, and last, how many differences
+# The library and the software device against what they meet elsewhere: four kernels' soft-RoCE and one's soft-iWARP, in
+# virtual machines; four releases of rdma-core; the least Rust; bare systems. One row for each job, and last, how many differences
 # nobody has explained. What each prints is kept in target/ci/logs.
 #
 #   ci/matrix.sh              all rows: minutes

@@ -40,17 +40,17 @@ cat >"$work/top.h" <<END
  *   EDEADLK QP_CODE_REENTERED     a call from within the log callback (but for posting and polling)
  *   ENOTRECOVERABLE QP_CODE_INTERNAL  a fault of the library
  *
- * Ownership. What a function named ..._create, ..._open, ..._from, ..._connect, ..._listen, qp_accept or qp_exchange_... gives out
- * in a handle is the caller's, to be destroyed with the ..._destroy of its type. An object keeps what it was made from alive, but a destroy says
- * EBUSY (QP_CODE_IN_USE) while something still uses the object. Strings and structs that are handed in are copied.
+ * Ownership. What a function gives out in a handle is the caller's, to be destroyed with the ..._destroy of its type (a qp_shared
+ * ends by qp_shared_end()). An object keeps what it was made from alive, but a destroy says EBUSY (QP_CODE_IN_USE) while something
+ * still uses the object. Strings and structs that are handed in are copied.
  *
  * Handles are numbers that only look like pointers: do not dereference or compare them with anything but each other and NULL.
  * A handle that was destroyed is recognised, even after long. Objects of libibverbs (struct ibv_qp and so on) that are handed
  * in are real pointers, of which nothing can be known: they must be alive.
  *
  * Threads. Any thread may call any function. One object serves one call at a time, and a second one meanwhile is refused with
- * EBUSY; of qp_device, qp_pd, qp_mr, qp_dest, qp_listener and qp_xrc_domain many calls may be under way. No function may be
- * called by a signal handler. A child of fork(2) opens what it needs itself: handles of its parent are of no use to it. What is
+ * EBUSY; of qp_device, qp_pd, qp_mr, qp_dest, qp_listener, qp_shared and qp_xrc_domain many calls may be under way. No function
+ * may be called by a signal handler. A child of fork(2) opens what it needs itself: handles of its parent are of no use to it. What is
  * not destroyed when the process ends, ends with it.
  *
  * Names. What verbs call something else:

@@ -35,7 +35,7 @@ sideway() {
     for tool in gcc cmake; do
         command -v "$tool" >/dev/null || { echo "SKIP cost-sideway: $tool is not installed (package $tool)"; return; }
     done
-    compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null || { echo "SKIP cost-sideway: no libclang (package libclang-dev)"; return; }
+    compgen -G '/usr/lib/llvm-*/lib/libclang[-.][0-9s]*' >/dev/null || { echo "SKIP cost-sideway: no libclang (package libclang-dev)"; return; }
     [[ -e $work/loops.so ]] || { echo "SKIP cost-sideway: no infiniband/verbs.h (package libibverbs-dev)"; return; }
     if ! (cd benches/sideway && CARGO_TARGET_DIR=$work/sideway cargo build --release --quiet --locked) >"$work/sideway.log" 2>&1; then
         echo "SKIP cost-sideway: it could not be built, see $work/sideway.log"

@@ -66,7 +66,9 @@ check "a default build finds every symbol in $library" \
 
 # --- the feature `link`, against these headers and this library ---------------------------------------
 
-if ! compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null || ! command -v pkg-config >/dev/null; then
+ci/packages.sh libclang-dev pkg-config
+# (libclang-cpp.so is another library)
+if ! compgen -G '/usr/lib/llvm-*/lib/libclang[-.][0-9s]*' >/dev/null || ! command -v pkg-config >/dev/null; then
     echo "SKIP link-$release: no libclang or no pkg-config (packages libclang-dev and pkg-config)"
     skipped=$((skipped + 1))
 else

@@ -47,9 +47,21 @@ if [[ $name == rc-tests ]]; then
     done
 fi
 if [[ $name == capi ]]; then
-    # The examples in C, as ci/capi.sh leaves them.
-    [[ -x $CARGO_TARGET_DIR/ci/capi/raw && -x $CARGO_TARGET_DIR/ci/capi/static/stage_b ]] || "$root/ci/capi.sh" compile good
-    cp "$CARGO_TARGET_DIR"/ci/capi/static/{plain,stage_a,stage_b} "$CARGO_TARGET_DIR/ci/capi/raw" "$folder/bin/"
+    # The examples in C, as ci/capi.sh leaves them; `raw` is the last one that it builds.
+    capi=$CARGO_TARGET_DIR/ci/capi
+    if [[ ! -x $capi/raw || ! -x $capi/static/stage_b ]] ||
+        [[ -n $(find "$root"/{Cargo.lock,rdma-*} -type f -newer "$capi/raw" -print -quit) ]]; then
+        "$root/ci/capi.sh" compile good
+    fi
+    [[ -x $capi/raw && -x $capi/static/stage_b ]] || { echo "SKIP vm: programs of libibverbs cannot be built here (package libibverbs-dev)"; exit 77; }
+    cp "$capi"/static/{plain,stage_a,stage_b} "$capi/raw" "$folder/bin/"
+    # They are linked with this machine's C library.
+    guest=$("$here/prepare.sh" user "$user") || { status=$?; echo "$guest"; exit "$status"; }
+    libc=$(readelf -V "$folder"/bin/{plain,stage_a,stage_b,raw} | grep -oE 'GLIBC_[0-9.]+' | sort -Vu | tail -n 1)
+    if ! find "$guest" -name libc.so.6 -exec grep -qaF "$libc" {} +; then
+        echo "SKIP vm: programs that are built here need $libc, newer than $user's C library; -u names another"
+        exit 77
+    fi
 fi
 if [[ $name == preload || $name == programs || $name == ratio ]]; then
     build cargo build --quiet --release --locked -p rdma-soft-preload

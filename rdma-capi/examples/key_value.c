@@ -1,5 +1,6 @@
-/* A key-value table that clients read one-sided: the server's processor does nothing. Each value begins and ends with its
- * version, so that a client sees when it has read one that was being written, and reads it again.
+/* A key-value table that clients read one-sided, while the server writes new values. Each has a checksum over its version and
+ * text, so that a client sees when it has read one that was being written, and reads it again. (A version before the text and
+ * one behind it are not enough: no rule says in which order a READ takes the bytes.)
  *
  *   key_value ADDRESS                 the server
  *   key_value HOST:PORT MILLISECONDS  a client, which reads keys at random and tells how many per second
@@ -12,10 +13,33 @@
 #define AT_A_TIME 16
 
 typedef struct value {
+    uint64_t checksum;
     uint64_t version;
     char text[48];
-    uint64_t version_again;
 } value;
+
+/* FNV-1a, over words, of what stands behind the checksum. */
+static uint64_t checksum_of(const value *value)
+{
+    uint64_t words[sizeof *value / 8], sum = 0xcbf29ce484222325u;
+    size_t i;
+
+    memcpy(words, value, sizeof words);
+    for (i = 1; i < sizeof words / 8; i++) sum = (sum ^ words[i]) * 0x100000001b3u;
+    return sum;
+}
+
+/* The value of a key in this version, whole. */
+static value value_of(int key, unsigned version)
+{
+    value made;
+
+    memset(&made, 0, sizeof made);
+    made.version = version;
+    sprintf(made.text, "value %u of key %d", version, key);
+    made.checksum = checksum_of(&made);
+    return made;
+}
 
 static double now(void)
 {
@@ -28,6 +52,7 @@ static double now(void)
 static void serve(qp_device *device, const char *address)
 {
     static qp_pair_attr attr;
+    static qp_recv recv;
     qp_listener *listener = open_listener(address);
     qp_exchange *peer;
     qp_pd *pd;
@@ -36,25 +61,34 @@ static void serve(qp_device *device, const char *address)
     qp_pair *pair;
     qp_region mine;
     qp_endpoint here, there;
+    qp_completion done;
     value *table;
+    size_t ended = 0;
+    unsigned written;
     int key;
 
     TRY(qp_pd_create(device, &pd));
     TRY(qp_cq_create(device, 32, 0, &cq));
     TRY(qp_mr_create(pd, KEYS * sizeof(value), 4 /* IBV_ACCESS_REMOTE_READ */, &mr));
     TRY(qp_mr_addr(mr, (void **)&table));
-    for (key = 0; key < KEYS; key++) {
-        table[key].version = table[key].version_again = (uint64_t)key + 1;
-        sprintf(table[key].text, "value of key %d", key);
-    }
+    for (key = 0; key < KEYS; key++) table[key] = value_of(key, 0);
     TRY(qp_mr_region(mr, &mine));
     TRY(qp_accept(listener, 60000, &peer));
     attr.send_cq = cq;
     TRY(qp_pair_create(pd, &attr, &pair));
     TRY(qp_pair_endpoint(pair, device, 1, -1, NULL, &here));
     TRY(qp_exchange_swap(peer, &here, &mine, 1, &there, NULL, 0, NULL));
+    TRY(qp_pair_init(pair));
+    TRY(qp_post_recv(pair, &recv)); /* for the client's word that it is done */
     TRY(qp_pair_connect(pair, &there, peer, NULL));
-    TRY(qp_exchange_barrier(peer)); /* the client is done */
+    for (written = 0; !ended; written++) {
+        key = (int)(written % KEYS);
+        table[key] = value_of(key, written / KEYS + 1);
+        TRY(qp_poll(cq, &done, 1, &ended));
+    }
+    if (done.status) fprintf(stderr, "the client is gone: status %u\n", (unsigned)done.status), exit(1);
+    printf("%u values written\n", written);
+    TRY(qp_exchange_barrier(peer));
     TRY(qp_pair_destroy(pair) || qp_mr_destroy(mr) || qp_cq_destroy(cq) || qp_pd_destroy(pd));
     TRY(qp_exchange_destroy(peer) || qp_listener_destroy(listener));
 }
@@ -62,7 +96,7 @@ static void serve(qp_device *device, const char *address)
 static int read_keys(qp_device *device, const char *address, double seconds)
 {
     static qp_pair_attr attr;
-    static qp_send reads[AT_A_TIME];
+    static qp_send reads[AT_A_TIME], last;
     qp_exchange *peer;
     qp_pd *pd;
     qp_cq *cq;
@@ -70,8 +104,7 @@ static int read_keys(qp_device *device, const char *address, double seconds)
     qp_pair *pair;
     qp_region theirs;
     qp_endpoint here, there;
-    value *got;
-    char wanted[48];
+    value *got, wanted;
     double end;
     uint64_t count = 0, again = 0;
     unsigned seed = 1;
@@ -105,16 +138,19 @@ static int read_keys(qp_device *device, const char *address, double seconds)
             qp_completion done = wait_one(cq);
 
             if (done.context != reads[i].context || done.byte_len != sizeof(value)) return 1;
-            if (got[i].version != got[i].version_again) {
+            if (got[i].checksum != checksum_of(&got[i])) {
                 again++;
                 continue;
             }
-            sprintf(wanted, "value of key %d", (int)done.context);
-            if (strcmp(got[i].text, wanted)) return fprintf(stderr, "not %s: %s\n", wanted, got[i].text), 1;
+            wanted = value_of((int)done.context, (unsigned)got[i].version);
+            if (memcmp(&got[i], &wanted, sizeof wanted)) return fprintf(stderr, "not %s: %s\n", wanted.text, got[i].text), 1;
             count++;
         }
     }
     printf("%.0f reads per second of %d bytes; %d to be read again\n", (double)count / seconds, (int)sizeof(value), (int)again);
+    last.op = QP_SEND; /* no bytes: that it comes is all that it says */
+    TRY(qp_post_send(pair, &last));
+    wait_one(cq);
     TRY(qp_exchange_barrier(peer));
     TRY(qp_pair_destroy(pair) || qp_mr_destroy(mr) || qp_cq_destroy(cq) || qp_pd_destroy(pd));
     TRY(qp_exchange_destroy(peer));

@@ -70,7 +70,8 @@ impl From<Needs> for qp_needs {
 }
 
 export! {
-    /// Says what a job in which everybody talks to everybody needs: `qp plan` prints the same.
+    /// Says what a job in which everybody talks to everybody needs: what `qp plan` prints with its usual depths, but
+    /// for reliable datagrams.
     ///
     /// @param nodes      Nodes.
     /// @param per_node   Processes on each.

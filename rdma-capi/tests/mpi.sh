@@ -13,6 +13,7 @@ examples=$(cd "$(dirname "${BASH_SOURCE[0]}")/../examples" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 ranks=4 dead=2 failed=0
+command -v pkg-config >/dev/null || { echo "SKIP capi-mpi: pkg-config is not installed"; exit 0; }
 flags=$(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --cflags qp)
 flags+=" $(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --variable=static_libs qp)"
 read -ra flags <<<"$flags"

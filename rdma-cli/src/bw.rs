@@ -30,7 +30,8 @@ Examples:
   qp bw -b 192.0.2.7:7472             on another: both ways at the same time
 
 The two ends meet over TCP at ADDR; what is measured is said at the end that
-asks.
+asks. Between two hosts the software device needs an address at each:
+RDMA_SOFT_ADDR names it; an adapter is chosen by -d at each.
 
 Status: 0 something was measured, 1 nothing was, or something failed, 2 wrong
 options, 130 interrupted before anything was measured.")]

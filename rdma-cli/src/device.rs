@@ -1,10 +1,12 @@
 //! Which device a command uses, and how: the options, and opening it.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use rdma_core_sys::Verbs;
-use rdma_qp::{AckTimeout, Device, GidEntry, OpenError, PathMtu, RetryCount, Timing};
+use rdma_qp::exchange::tcp;
+use rdma_qp::{AckTimeout, Device, Gid, GidEntry, OpenError, PathMtu, RetryCount, Timing};
 use rdma_soft::Profile;
 use rdma_soft::link::{Faults, Probability, parse_duration};
 
@@ -252,6 +254,39 @@ pub fn open(choice: &DeviceChoice) -> Result<Opened, Failure> {
     })
 }
 
+/// Says whether two ends that have met over TCP can reach one another by their GIDs: loopback addresses reach nobody beyond the
+/// own host (and network namespace), where an address that one end is seen by is that of the other, too.
+///
+/// # Errors
+/// They cannot.
+pub fn check_reach(here: Gid, there: Gid, met: &tcp::Channel) -> Result<(), Failure> {
+    let near = met.local_addr().map_err(told)?.ip();
+    reach(here, there, near, met.peer_addr().ip())
+}
+
+fn reach(here: Gid, there: Gid, near: IpAddr, far: IpAddr) -> Result<(), Failure> {
+    let (near, far) = (near.to_canonical(), far.to_canonical());
+    if far.is_loopback() || far == near {
+        return Ok(());
+    }
+    match (is_loopback(here), is_loopback(there)) {
+        (false, false) => Ok(()),
+        (true, _) => Err(Failure::told(format!(
+            "the device's address here, {here}, is a loopback address, and the other end is on another host, {far}: name an \
+             address of this host's in RDMA_SOFT_ADDR, such as {near}, or choose an adapter by --device"
+        ))),
+        (false, true) => Err(Failure::told(format!(
+            "the device's address of the other end, {there}, is a loopback address there: name an address of that host's in its \
+             RDMA_SOFT_ADDR, such as {far}, or choose an adapter by its --device"
+        ))),
+    }
+}
+
+/// Whether it is an address that reaches this host only.
+pub fn is_loopback(gid: Gid) -> bool {
+    gid.ip().to_canonical().is_loopback()
+}
+
 /// Opens a device of rdma-core.
 ///
 /// # Errors
@@ -295,4 +330,38 @@ fn open_soft(choice: &DeviceChoice) -> Result<(Device, Option<Faults>), Failure>
         }
     });
     Ok((opened?, faults))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_addresses_reach_only_who_is_on_this_host() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let gid = |text: &str| Gid::from(ip(text));
+        let [node, other, lan] = ["127.3.4.5", "127.6.7.8", "10.0.0.1"].map(gid);
+        // One host: over loopback, or by an address that is this host's own.
+        reach(node, other, ip("127.0.0.1"), ip("127.0.0.1")).unwrap();
+        reach(node, other, ip("10.0.0.1"), ip("10.0.0.1")).unwrap();
+        reach(node, lan, ip("::1"), ip("::1")).unwrap();
+        // Two hosts, of which each has an address that the other reaches.
+        reach(lan, gid("10.0.0.2"), ip("10.0.0.1"), ip("10.0.0.2")).unwrap();
+        reach(lan, gid("fe80::2"), ip("::ffff:10.0.0.1"), ip("10.0.0.2")).unwrap();
+        // Two hosts, and an address that ends at one of them: whose, and what could be named there.
+        for there in [other, lan] {
+            let why = reach(node, there, ip("10.0.0.1"), ip("10.0.0.2")).unwrap_err();
+            let why = why.to_string();
+            assert!(
+                why.contains("here, ::ffff:127.3.4.5,") && why.contains("such as 10.0.0.1,"),
+                "{why}"
+            );
+        }
+        let why = reach(lan, other, ip("10.0.0.1"), ip("::ffff:10.0.0.2")).unwrap_err();
+        let why = why.to_string();
+        assert!(
+            why.contains("other end, ::ffff:127.6.7.8,") && why.contains("such as 10.0.0.2,"),
+            "{why}"
+        );
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run --example pingpong -- --transport rc          # or uc, or ud
-//! cargo run --example pingpong -- --listen 0.0.0.0:7471   # one end, and on another host:
+//! cargo run --example pingpong -- --listen 0.0.0.0:7471 --device mlx5_0      # one end, and on another host:
 //! cargo run --example pingpong -- --connect 192.0.2.1:7471 --device mlx5_0
 //! ```
 //!

@@ -42,6 +42,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! Here `verbs` is `rdma_core_sys::Verbs::open()?` for the adapters that the system's libibverbs knows, or `rdma_soft::verbs()` for the
+//! software device, and `peer` a channel to the other end, by [`tcp::connect`](exchange::tcp::connect) or a listener.
+//!
 //! The [`guide`] explains states, memory, transports, posting and errors, with examples.
 //!
 //! # What it keeps

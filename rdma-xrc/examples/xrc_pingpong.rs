@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! cargo run -p rdma-xrc --example xrc_pingpong -- --clients 3
-//! cargo run -p rdma-xrc --example xrc_pingpong -- --listen 0.0.0.0:7472 --clients 2   # the server, and on other hosts:
-//! cargo run -p rdma-xrc --example xrc_pingpong -- --connect 192.0.2.1:7472 --clients 1 --device mlx5_0
+//! cargo run -p rdma-xrc --example xrc_pingpong -- --listen 0.0.0.0:7472 --clients 2 --device mlx5_0   # the server,
+//! cargo run -p rdma-xrc --example xrc_pingpong -- --connect 192.0.2.1:7472 --clients 1 --device mlx5_0   # on other hosts
 //! ```
 //!
 //! Whatever comes in goes to the one SRQ of its process: the server needs buffers for the messages that are under way, and not

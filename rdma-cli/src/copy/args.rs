@@ -31,7 +31,8 @@ is compared by its SHA-256 before the rest is sent. The sender needs no option.
 
 DST is taken as HOST:PORT if it ends in a colon and a number and has no slash;
 for a file of such a name write ./name:1. The software device takes a free
-address of 127.0.0.0/8 for itself; RDMA_SOFT_ADDR chooses another.
+address of 127.0.0.0/8 for itself; RDMA_SOFT_ADDR chooses another, as it must
+at both ends of a copy between two hosts.
 
 Status: 0 it arrived, 1 it did not, 2 wrong options, 130 interrupted.")]
 pub struct Args {

@@ -15,6 +15,7 @@ use super::interrupt::Interrupt;
 use super::protocol::{Broken, Message, last_words, meet, overhear, say};
 use super::report::{End, max_resident_bytes};
 use super::wake::{Bell, sleep_on};
+use crate::device::check_reach;
 use crate::failure::{Failure, told};
 
 /// After this long without any sign of the peer, it is asked for one.
@@ -400,6 +401,7 @@ fn connect(
     let mut there = channel
         .swap(&here, offered)
         .map_err(|error| last_words(channel, error))?;
+    check_reach(here.gid, there.endpoint.gid, channel).map_err(|error| gave_up(&error))?;
     // Both ends reckon with the smaller one, and the device of this end may do more than was asked for.
     there.endpoint.mtu = there.endpoint.mtu.min(here.mtu);
     match end.qp.connect(&there, channel, end.timing) {

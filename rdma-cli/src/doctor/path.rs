@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use rdma_qp::{Device, Gid, GidEntry, GidError, Verdict};
 use serde::Serialize;
 
-use crate::device::open_real;
+use crate::device::{is_loopback, open_real};
 use crate::failure::Failure;
 use crate::term::Style;
 
@@ -110,10 +110,6 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     } else {
         Err(Failure::Found)
     }
-}
-
-fn is_loopback(gid: Gid) -> bool {
-    gid.ip().to_canonical().is_loopback()
 }
 
 fn entry((entry, verdict): &(GidEntry, Verdict)) -> Entry {

@@ -10,7 +10,7 @@ use rdma_qp::{
 };
 
 use super::Transport;
-use crate::device::Opened;
+use crate::device::{Opened, check_reach};
 use crate::failure::{Failure, told};
 
 /// What an end shall have.
@@ -237,7 +237,9 @@ impl Lane {
                 if let Some(mtu) = mtu.filter(|mtu| mtu.bytes() < here.mtu.bytes()) {
                     here.mtu = mtu;
                 }
-                self.there.push(peer.swap(&here, offered).map_err(told)?);
+                let there = peer.swap(&here, offered).map_err(told)?;
+                check_reach(here.gid, there.endpoint.gid, peer)?;
+                self.there.push(there);
             }};
         }
         match &mut self.wire {
@@ -252,7 +254,9 @@ impl Lane {
             Wire::Ud(qp, to) => {
                 let key = QKey::random().map_err(told)?;
                 let here = qp.activate(gid, key, PathOptions::default());
-                let there = peer.swap(&here.map_err(told)?, &[]).map_err(told)?;
+                let here = here.map_err(told)?;
+                let there = peer.swap(&here, &[]).map_err(told)?;
+                check_reach(here.gid, there.endpoint.gid, peer)?;
                 *to = Some(qp.destination(&there.endpoint).map_err(told)?);
                 self.there.push(there);
                 Ok(())

@@ -280,6 +280,14 @@ impl Channel {
         self.peer
     }
 
+    /// This end's address.
+    ///
+    /// # Errors
+    /// The system cannot tell it (getsockname(2)).
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.frames.stream.0.local_addr()
+    }
+
     /// Sets the limit of every later step.
     pub fn set_limit(&mut self, limit: Duration) {
         self.frames.limit = limit;

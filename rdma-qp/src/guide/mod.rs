@@ -1,4 +1,6 @@
-//! A guide: how Queue Pairs are used, and what to do when they fail. Every example runs on the software device.
+//! A guide: how Queue Pairs are used, and what to do when they fail. Every example runs on the software device. In it `a` and `b`
+//! are two ends that are connected, each with what an end has: `device`, `pd`, `cq`, `mr`, `qp`, and `peer`, what the other one
+//! told of itself.
 
 #[doc = include_str!("states.md")]
 pub mod states {}
