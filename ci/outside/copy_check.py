@@ -53,18 +53,22 @@ def pair(where, label, size, options, seconds):
     shutil.rmtree(inbox)
 
 
-def wire(where, size):
-    """Through a wire between two namespaces that counts every byte: what moved the file is the device."""
+def wire(where, size, carries=9000, mtu=4096, addresses=("10.77.0.1", "10.77.0.2"), bits=24):
+    """Through a wire between two namespaces that counts every byte: what moved the file is the device. Nobody says what MTU: it is
+    what the interfaces carry."""
     harness.need_namespaces()
-    source, inbox = where / "wire-source", where / "wire-inbox"
+    source, inbox = where / f"wire-{carries}-{bits}", where / f"wire-{carries}-{bits}-inbox"
     inbox.mkdir()
     digest = copying.make_source(source, size)
-    line = harness.Wire(where, {}, seed=1)
-    far, at = copying.listen(where, "10.77.0.2:0", inbox, "--json", name="wire-listen", namespace=line.b, env={"RDMA_SOFT_ADDR": "10.77.0.2"})
-    near = copying.start(where, source, at, "--json", name="wire-send", namespace=line.a, env={"RDMA_SOFT_ADDR": "10.77.0.1"})
-    copying.report(near.wait(400))
+    line = harness.Wire(where, {}, seed=1, mtu=carries, addresses=[f"{address}/{bits}" for address in addresses])
+    near, far = ({"RDMA_SOFT_ADDR": address} for address in addresses)
+    host = f"[{addresses[1]}]" if ":" in addresses[1] else addresses[1]
+    far, at = copying.listen(where, f"{host}:0", inbox, "--json", name="wire-listen", namespace=line.b, env=far)
+    near = copying.start(where, source, at, "--json", name="wire-send", namespace=line.a, env=near)
+    report = copying.report(near.wait(400))
     copying.report(far.wait(30))
     counts = line.close()
+    expect(report["path_mtu"] == mtu, f"over a wire that carries {carries} bytes: a path MTU of {report['path_mtu']}")
     expect(copying.digest_on_disk(inbox / source.name) == digest, "over the wire: the copy differs from its source")
     side = sum(way["other_bytes"] for way in counts.values() if isinstance(way, dict) and "other_bytes" in way)
     expect(side < SIDE_CHANNEL_LIMIT, f"over the wire: {side} bytes were not RoCE")
@@ -212,6 +216,12 @@ def check():
     destination_exists(where)
     unreadable_source(where)
     full_disk(where)
+    try:
+        # What two hosts on ordinary Ethernet have, and little more than 2048 bytes with their headers.
+        wire(where, 1 << 20, carries=1500, mtu=1024)
+        wire(where, 1 << 20, carries=2048 + 88, mtu=2048, addresses=("fd77::1", "fd77::2"), bits=64)
+    except Skip as reason:
+        harness.skip("ethernet", str(reason))
     try:
         port_in_use(where)
     except Skip as reason:

@@ -108,7 +108,8 @@ pub struct PortProfile {
     pub up: bool,
     /// Largest packet payload in bytes that the port can do: 256, 512, 1024, 2048 or 4096.
     pub max_mtu: u32,
-    /// Largest packet payload in bytes that the link carries; at most `max_mtu`.
+    /// Largest packet payload in bytes that the link carries; at most `max_mtu`. Where the interface of an address carries less,
+    /// the port has what that carries: 1024 on Ethernet with its usual 1500 bytes.
     pub active_mtu: u32,
     /// The partition key table, at least one.
     pub pkeys: Vec<u16>,
@@ -338,7 +339,7 @@ impl Profile {
 }
 
 /// The path MTUs that verbs know, in bytes.
-const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
+pub(crate) const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
 
 #[cfg(test)]
 mod tests;

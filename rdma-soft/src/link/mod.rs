@@ -20,6 +20,7 @@ pub use ingress::{IngressError, IpIds, check};
 pub use pcap::{Direction, Pcap, PcapError};
 pub use run::{Run, Way};
 pub use source_port::SourcePort;
+pub(crate) use udp::interface_mtu;
 pub use udp::{Bound, LinkError, Received, Sent, UdpLink};
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use crate::verbs::sys;
 use crate::wire::ROCE_PORT;
 #[cfg(test)]
 pub(in crate::link) use socket::find_interface;
+pub(crate) use socket::interface_mtu;
 use socket::{Refusal, Socket};
 
 /// Sockets of one node: one per address, all on UDP port 4791; and one for each group that it joined

@@ -16,8 +16,8 @@ use crate::core::config::{Config, PortConfig};
 use crate::core::time::Instant;
 use crate::core::{Engine, MAX_FRAME};
 use crate::link::shm::ShmLink;
-use crate::link::{FaultLayer, Faults, IpIds, Pcap, Pool, Run, SourcePort, UdpLink};
-use crate::profile::Profile;
+use crate::link::{FaultLayer, Faults, IpIds, Pcap, Pool, Run, SourcePort, UdpLink, interface_mtu};
+use crate::profile::{MTUS, Profile};
 
 macro_rules! link_counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -98,6 +98,21 @@ struct Local {
     up: bool,
 }
 
+/// The largest MTU whose packets go whole through the interfaces of all these addresses, as rxe has it (`rxe_net.c`,
+/// `rxe_set_mtu`); the largest of all where the system does not tell.
+fn carried(addresses: &[IpAddr]) -> u32 {
+    /// What is around the payload of a packet that can be full: IPv6, UDP, BTH, XRCETH, RETH, immediate data, ICRC.
+    const AROUND: u32 = 40 + 8 + 12 + 4 + 16 + 4 + 4;
+    let interfaces = addresses
+        .iter()
+        .filter_map(|&address| interface_mtu(address));
+    let room = interfaces
+        .min()
+        .map_or(u32::MAX, |mtu| mtu.saturating_sub(AROUND));
+    let fitting = MTUS.into_iter().rev().find(|&mtu| mtu <= room);
+    fitting.unwrap_or(MTUS[0])
+}
+
 /// The engine with its links.
 #[derive(Debug)]
 pub(crate) struct Driver {
@@ -175,7 +190,7 @@ impl Driver {
             PortConfig {
                 gids: port.gid_table(&bound),
                 pkeys: port.pkeys.clone(),
-                active_mtu: port.active_mtu,
+                active_mtu: port.active_mtu.min(carried(&bound)),
                 max_msg_sz: port.max_msg_sz,
             }
         });

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use super::udp::{local, node};
+use crate::link::interface_mtu;
 use crate::link::udp::find_interface;
 use crate::link::{IpFields, Sent, UdpLink};
 
@@ -233,4 +234,19 @@ fn groups_of_one_link_are_apart() {
     let heard: BTreeSet<_> = heard(&a, &[local(&b)], 2).into_iter().collect();
     let expected = BTreeSet::from([(1, "one".to_owned()), (2, "two".to_owned())]);
     assert_eq!(heard, expected);
+}
+
+#[test]
+fn what_an_interface_carries_is_what_the_kernel_says() {
+    // An IP packet has a length of 16 bits; the interface's own figure may be one more.
+    let all = std::fs::read_to_string("/sys/class/net/lo/mtu").unwrap();
+    let all = all.trim().parse::<u32>().unwrap();
+    for address in ["127.0.0.1", "127.201.3.4"] {
+        let mtu = interface_mtu(address.parse().unwrap());
+        assert_eq!(mtu, Some(all.min(65535)), "{address}");
+    }
+    // An address of no interface.
+    for address in ["192.0.2.1", "2001:db8::1"] {
+        assert_eq!(interface_mtu(address.parse().unwrap()), None, "{address}");
+    }
 }

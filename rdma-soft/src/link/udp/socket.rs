@@ -1,6 +1,6 @@
 //! One socket of a link, and what Linux must be told about it.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -297,6 +297,28 @@ fn retried<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
         match call() {
             Err(Errno::INTR) => {}
             done => return done,
+        }
+    }
+}
+
+/// Bytes of the longest IP packet that the interface of this address sends. `None` where the system does not tell.
+///
+/// It is what the kernel says of a route for multicasts from there, which is the interface itself; nothing is sent.
+pub(crate) fn interface_mtu(address: IpAddr) -> Option<u32> {
+    let socket = Socket::open(SocketAddr::new(address, 0)).ok()?;
+    let (fd, port) = (&socket.fd, 9);
+    match address {
+        IpAddr::V4(address) => {
+            sockopt::set_ip_multicast_if(fd, &address).ok()?;
+            let everybody = SocketAddr::from((Ipv4Addr::new(224, 0, 0, 1), port));
+            rustix::net::connect(fd, &everybody).ok()?;
+            sockopt::ip_mtu(fd).ok()
+        }
+        IpAddr::V6(_) => {
+            sockopt::set_ipv6_multicast_if(fd, interface_of(address)?).ok()?;
+            let everybody = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+            rustix::net::connect(fd, &SocketAddr::from((everybody, port))).ok()?;
+            sockopt::ipv6_mtu(fd).ok()
         }
     }
 }
