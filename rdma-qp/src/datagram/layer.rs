@@ -360,8 +360,11 @@ impl Layer {
             return Ok(());
         }
         let now = self.origin.elapsed();
-        // There are as many buffers as the queue has places.
-        while let Some(mut buffer) = self.outgoing.take() {
+        // A send whose completion the CQ keeps has its buffer back before its place in the queue.
+        let mut room = self.inbox.queue().send_room();
+        while room > 0
+            && let Some(mut buffer) = self.outgoing.take()
+        {
             let Some(transmit) = self.machine.poll_transmit(now, &mut buffer) else {
                 break;
             };
@@ -380,6 +383,7 @@ impl Layer {
             let qp = self.inbox.queue_mut();
             let posted = qp.post_buffer(op::SendTo { to }, buffer, flags);
             posted.map_err(|refused| refused.error)?;
+            room -= 1;
         }
         Ok(self.inbox.queue_mut().ring()?)
     }
@@ -387,8 +391,10 @@ impl Layer {
     /// Now, and when something is due, by the clock of this end: at once if something can leave.
     pub(super) fn due(&self) -> (Duration, Option<Duration>) {
         let now = self.origin.elapsed();
-        // Without a free buffer it can leave when a send has ended.
-        let leaves = self.machine.has_transmit() && self.outgoing.free() > 0;
+        // Without a free buffer, or a place in the queue, it can leave when a send has ended and the program has its completion.
+        let leaves = self.machine.has_transmit()
+            && self.outgoing.free() > 0
+            && self.inbox.queue().send_room() > 0;
         let leaves = leaves || self.failed.is_some();
         let due = self.machine.next_timeout();
         (now, if leaves { Some(now) } else { due })

@@ -284,6 +284,12 @@ impl<T: Transport> Qp<T> {
         self.cqs
     }
 
+    /// Sends that there is room for in its send queue.
+    pub(crate) fn send_room(&self) -> u64 {
+        let send = &self.handle.send;
+        u64::from(send.depth).saturating_sub(send.occupied())
+    }
+
     /// Most receives outstanding at a time.
     pub(crate) fn recv_depth(&self) -> u32 {
         self.handle.recv.depth

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::fake::{self, Fake};
-use rdma_qp::PathMtu;
 use rdma_qp::datagram::DatagramError;
+use rdma_qp::{PathMtu, QueueKind};
 
 /// Somebody who knows the Q_Key sends more than a receive holds: that is counted, and the end works.
 #[test]
@@ -74,6 +74,78 @@ fn who_polls_answers_though_events_wait() {
     }
     thread.join().unwrap();
     assert_eq!(b.under_way(), 0);
+}
+
+/// Arming a CQ of the program's may keep many completions in it; what they cover has no room in the queue before the program takes
+/// them.
+#[test]
+fn a_queue_that_is_full_of_kept_completions_is_no_broken_device() {
+    const EACH: usize = 48;
+    let device = device(Profile::default());
+    // Nothing is repeated meanwhile.
+    let options = Options {
+        peers: 1,
+        receives: 128,
+        send_depth: 16,
+        least_timeout: Duration::from_secs(2),
+        dead_after: LIMIT,
+        heartbeat: None,
+        ..Options::default()
+    };
+    let make = || {
+        let (pd, gid) = (
+            device.alloc_pd().unwrap(),
+            device.port(1).unwrap().best_gid().unwrap(),
+        );
+        let cq = device.create_event_cq(Layer::cq_entries(&options)).unwrap();
+        let layer = Layer::new(&device, &pd, &cq, &gid, &options).unwrap();
+        Own { layer, cq }
+    };
+    let (mut a, mut b) = (make(), make());
+    let to_b = a.layer.add_peer(&b.layer.card().unwrap()).unwrap();
+    b.layer.add_peer(&a.layer.card().unwrap()).unwrap();
+    let (begin, mut rounds, mut got) = (Instant::now(), 0, 0);
+    let mut settle = |a: &mut Own, b: &mut Own, rounds| {
+        while a.layer.under_way() > 0 || got < rounds * EACH {
+            assert!(begin.elapsed() < LIMIT, "{got} came");
+            a.turn();
+            b.turn();
+            while a.layer.next_event().is_some() {}
+            while let Some(event) = b.layer.next_event() {
+                got += usize::from(matches!(event, Event::Received { .. }));
+            }
+        }
+    };
+    // Until the peer gives room for more than the queue holds.
+    loop {
+        settle(&mut a, &mut b, rounds);
+        for number in 0..EACH {
+            a.layer.send(to_b, &text(number, 10)).unwrap();
+        }
+        rounds += 1;
+        let pending = |a: &Own| a.layer.qp().send_account().pending;
+        if pending(&a) < 16 {
+            continue;
+        }
+        // Every eighth send is signaled: the completions of two are kept.
+        while pending(&a) >= 8 {
+            assert!(begin.elapsed() < LIMIT, "{:?}", a.layer);
+            let _ = a.cq.arm().unwrap();
+        }
+        loop {
+            let done = a.cq.poll().unwrap().expect("it is kept");
+            a.layer.book(&done).unwrap();
+            if done.queue == QueueKind::Send {
+                break;
+            }
+        }
+        if a.layer.next_timeout() == Some(Duration::ZERO) {
+            break;
+        }
+    }
+    a.layer.progress().unwrap();
+    assert_ne!(a.layer.next_timeout(), Some(Duration::ZERO), "it is full");
+    settle(&mut a, &mut b, rounds);
 }
 
 /// The device refuses what is to leave with a message: the message was taken all the same, and that is told, and the refusal.
