@@ -393,7 +393,7 @@ impl<T: Shared> SharedQp<T> {
     }
 
     /// Takes the context of a completion of this QP, and posts what waited for room. `None`: the completion is of another
-    /// QP, or of a receive.
+    /// QP, or of a receive, or [`SharedQp::finish_silent`] has taken the context.
     ///
     /// The contexts of unsignaled requests come back with [`SharedQp::finish_silent`].
     pub fn finish(&self, done: &Completion) -> Option<u64> {
@@ -410,6 +410,9 @@ impl<T: Shared> SharedQp<T> {
 
     /// Takes the context of the oldest request that has ended and whose context is not taken: of an unsignaled one, or of
     /// one that a reset threw away.
+    ///
+    /// It does not tell these from signaled ones whose completion was polled and not yet given to [`SharedQp::finish`], or is kept
+    /// by the CQ, as after a wait: take all completions from the CQ, and give each to `finish`, first.
     pub fn finish_silent(&self) -> Option<u64> {
         self.locked(|poster| poster.contexts.take_ended())
     }
