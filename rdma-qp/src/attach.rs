@@ -128,6 +128,20 @@ impl<T> Attachments<T> {
         self.refused.pop_front()
     }
 
+    /// The mark below which the device has let go of every request.
+    pub(crate) fn let_go(&self) -> u64 {
+        self.queue.let_go()
+    }
+
+    /// Drops the values of requests of which nothing was told and nothing will be: those that were refused when the doorbell was
+    /// rung, and those from the mark `from` on that a reset threw away.
+    pub(crate) fn drop_untold(&mut self, from: u64) {
+        self.settle();
+        self.refused.clear();
+        let queue = &self.queue;
+        (self.values).retain(|(mark, _)| is_before(*mark, from) || !queue.is_stale(*mark));
+    }
+
     /// Values that are attached and not taken.
     pub fn len(&self) -> usize {
         self.refused.len()
@@ -225,6 +239,33 @@ mod tests {
         assert_eq!(values.take_ended(), None);
         queue.withdraw(1);
         assert_eq!(values.take_ended(), Some(9));
+    }
+
+    #[test]
+    fn values_of_which_nothing_will_be_told_are_dropped_and_no_others() {
+        let queue = queue();
+        let mut values = Attachments::new(&queue);
+        let tickets: Vec<Ticket> = (0..5).map(|_| post(&queue)).collect();
+        for (at, ticket) in tickets.iter().enumerate() {
+            values.attach(ticket, at).unwrap();
+        }
+        queue.withdraw(1);
+        queue.retire(tickets[1].wr_id(), Ending::Success).unwrap();
+        let from = values.let_go();
+        // Without a reset what is open stays, and what was refused does not.
+        values.drop_untold(from);
+        assert_eq!(values.len(), 4);
+        queue.begin_new_life();
+        let next = post(&queue);
+        values.attach(&next, 9).unwrap();
+        values.drop_untold(from);
+        assert_eq!(values.len(), 3, "two of the former life, and the next");
+        assert_eq!(values.take(&tickets[2]), None);
+        assert_eq!(values.take(&tickets[1]), Some(1));
+        assert_eq!(values.take(&tickets[0]), Some(0));
+        queue.retire(next.wr_id(), Ending::Success).unwrap();
+        assert_eq!(values.take(&next), Some(9));
+        assert!(values.is_empty());
     }
 
     #[test]

@@ -263,6 +263,20 @@ impl<T: Transport> Qp<T> {
         Some(buffer)
     }
 
+    /// The mark below which the device has let go of every receive.
+    pub(crate) fn receives_let_go(&mut self) -> u64 {
+        let posted = self.buffers.of(QueueKind::Recv);
+        posted.map_or(0, |posted| posted.let_go())
+    }
+
+    /// Gives buffers of receives back to their pool of which nothing was told and nothing will be: of those that were refused when
+    /// the doorbell was rung, and of those that a reset threw away since [`Qp::receives_let_go`] was `from`.
+    pub(crate) fn give_back_receives(&mut self, from: u64) {
+        if let Some(posted) = self.buffers.of(QueueKind::Recv) {
+            posted.drop_untold(from);
+        }
+    }
+
     /// Takes the buffer of the oldest request of a queue that has ended, whether or not its completion was looked at: of an
     /// unsignaled send, of what a reset threw away, of what was refused when the doorbell was rung. `None`: there is none.
     pub fn take_ended_buffer(&mut self, queue: QueueKind) -> Option<Buffer> {

@@ -423,14 +423,19 @@ impl Queue {
         self.poster.lives.load(Relaxed)
     }
 
-    /// Whether the device has let go of every request below `mark`, a value of [`Queue::posted`] read earlier.
-    pub(crate) fn passed(&self, mark: u64) -> bool {
+    /// The mark below which the device has let go of every request.
+    pub(crate) fn let_go(&self) -> u64 {
         let (retired, floor) = (self.poller.retired(), self.poster.floor.load(Acquire));
-        let done = if is_before(retired, floor) {
+        if is_before(retired, floor) {
             floor
         } else {
             retired
-        };
+        }
+    }
+
+    /// Whether the device has let go of every request below `mark`, a value of [`Queue::posted`] read earlier.
+    pub(crate) fn passed(&self, mark: u64) -> bool {
+        let done = self.let_go();
         // A mark read while a post was about to be refused can lie one too high: hence the second test.
         !is_before(done, mark) || !is_before(done, self.posted()) || self.is_ended()
     }

@@ -20,7 +20,7 @@ impl<C, T: Probes<Beside: Default> + RecvQueue> Supervised<C, T> {
     /// [`Supervised::poll`] and its like, as one that is lost is made anew.
     ///
     /// `receives` posts the receives that a life begins with, when the Queue Pair is in INIT. What it posts by
-    /// [`Qp::recv_buffer`] goes back to its pool when a life ends.
+    /// [`Qp::recv_buffer`] goes back to its pool when a life ends; what the device has not flushed then, before the next one begins.
     ///
     /// # Errors
     /// The CQ has no channel or is not that of the QP, the QP lets peers write nothing, the port cannot be queried, or the system has no descriptors left.

@@ -22,7 +22,7 @@ impl<C, T: Probes> Supervised<C, T> {
                     T::end(&mut self.beside);
                     self.go_on_ending(at);
                 }
-                Action::Describe => match self.describe() {
+                Action::Describe => match self.describe(at) {
                     Ok(record) => self.machine.described(at, &record),
                     Err(why) => self.machine.failed(at, why),
                 },
@@ -97,15 +97,23 @@ impl<C, T: Probes> Supervised<C, T> {
         self.act(at);
     }
 
-    fn describe(&mut self) -> Result<Vec<u8>, String> {
+    fn describe(&mut self, at: Duration) -> Result<Vec<u8>, String> {
         let port = self.device.port(self.options.port);
         let gid = port.map_err(|error| error.to_string())?.best_gid();
         let gid = GidEntry::from(gid.map_err(|error| error.to_string())?);
         self.gid = Some(gid);
+        // What is in the CQ of a life that ended without all its outcomes is told now: the reset throws it away, and the rest.
+        while let Ok(Some(done)) = self.cq.poll() {
+            self.book(at, &done);
+        }
+        let let_go = self.qp.receives_let_go();
         let Options { path, offered, .. } = &self.options;
         let (path, offered) = (*path, &offered[..]);
         let own = Own { gid, path, offered };
-        T::describe(&mut self.qp, &mut self.beside, &own)
+        let told = T::describe(&mut self.qp, &mut self.beside, &own);
+        // Those before it are of receives that were told, which the application may ask for.
+        self.qp.give_back_receives(let_go);
+        told
     }
 
     fn join(&mut self, record: &[u8]) -> Result<(), String> {
