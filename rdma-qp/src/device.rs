@@ -18,7 +18,7 @@ use crate::raw::cq::CqHandle;
 use crate::raw::pd::PdHandle;
 
 /// How long it may take until an event is seen that another thread took off the descriptor.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// A device in the list of the verbs library.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -316,6 +316,11 @@ impl ContextHandle {
             element,
         })
     }
+
+    /// Whether events are kept for [`ContextHandle::next_event`], of which the descriptor tells nothing.
+    pub(crate) fn has_kept(&self) -> bool {
+        !self.inbox().kept.is_empty()
+    }
 }
 
 impl Drop for ContextHandle {

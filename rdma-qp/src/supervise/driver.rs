@@ -18,7 +18,7 @@ use super::{Event, Ledger, Meeting, Message, Options, Proof, Report, Supervisor,
 use crate::buffer::Buffer;
 use crate::cq::{Armed, Completion, Cq, Failure, PollError, Ticket};
 use crate::deadline::Deadline;
-use crate::device::{AsyncEvent, Device};
+use crate::device::{AsyncEvent, Device, LOOK_AGAIN};
 use crate::endpoint::Peer;
 use crate::errno::Errno;
 use crate::fd;
@@ -337,7 +337,8 @@ impl<C, T: Probes> Supervised<C, T> {
         let at = self.origin.elapsed();
         // Whoever is woken looks at everything.
         self.look_at = Duration::ZERO;
-        if !self.happened.is_empty() || self.more_signs || self.machine.is_over() {
+        let kept = self.device.context().has_kept();
+        if !self.happened.is_empty() || self.more_signs || self.machine.is_over() || kept {
             return Ok(Armed::Ready);
         }
         self.wake.follow(&*self.meeting)?;
@@ -346,6 +347,8 @@ impl<C, T: Probes> Supervised<C, T> {
             self.machine.next_timeout(),
             (self.meeting.poll_every()).map(|every| at.saturating_add(every)),
             self.ending.map(|_| at + LOOK_AROUND),
+            // Whoever drains a QP with an SRQ meanwhile may take the event off the descriptor, and keep it.
+            (self.machine.misses_port()).then(|| at + LOOK_AGAIN),
         ];
         let due = due.into_iter().flatten().min();
         self.wake.at(at, due)?;

@@ -157,6 +157,11 @@ impl Supervisor {
         self.state == State::Over
     }
 
+    /// Whether the port is down, as far as is known: nothing but an event says that it is up again.
+    pub(super) fn misses_port(&self) -> bool {
+        !self.port_up
+    }
+
     /// When [`Supervisor::handle_timeout`] is to be called.
     pub fn next_timeout(&self) -> Option<Duration> {
         match self.state {
