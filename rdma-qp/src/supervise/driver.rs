@@ -206,7 +206,8 @@ impl<C, T: Probes> Supervised<C, T> {
             return Err(NotPosted::Down);
         }
         let ticket = post(&mut self.qp)?;
-        self.qp.ring()?;
+        // The sends alone: a refused receive would make this one look as if it were not posted.
+        self.qp.ring_sends()?;
         (self.ledger).posted(ticket, Some(context), ticket.is_signaled());
         Ok(ticket)
     }
@@ -248,7 +249,7 @@ impl<C, T: Probes> Supervised<C, T> {
         Ok(ticket)
     }
 
-    /// Posts a receive into a buffer, see [`Qp::recv_buffer`]. While there is no connection the buffer goes back to its pool.
+    /// Posts a receive into a buffer, see [`Qp::recv_buffer`]. One that is not posted goes back to its pool.
     ///
     /// # Errors
     /// As [`Supervised::recv`].
@@ -259,8 +260,13 @@ impl<C, T: Probes> Supervised<C, T> {
         if !self.machine.is_up() {
             return Err(NotPosted::Down);
         }
-        let posted = self.qp.recv_buffer(buffer);
-        Ok(posted.map_err(|not| not.error)?)
+        let posted = self.qp.recv_buffer(buffer).map_err(|not| not.error);
+        let posted = posted.and_then(|ticket| self.qp.ring().map(|()| ticket));
+        if posted.is_err() {
+            let let_go = self.qp.receives_let_go();
+            self.qp.give_back_receives(let_go);
+        }
+        Ok(posted?)
     }
 
     /// The buffer of a receive that [`Happened::Received`] or [`Happened::Heartbeat`] told.

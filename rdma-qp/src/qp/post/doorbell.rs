@@ -72,7 +72,7 @@ impl<T: Transport> Qp<T> {
 
     /// Hands over all sends that wait.
     #[inline]
-    pub(super) fn ring_sends(&mut self) -> Result<(), PostError> {
+    pub(crate) fn ring_sends(&mut self) -> Result<(), PostError> {
         (self.handle.ring_sends()).map_err(|reason| self.not_posted(QueueKind::Send, reason))
     }
 
