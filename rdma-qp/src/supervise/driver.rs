@@ -9,12 +9,13 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use rdma_core_sys::{IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR};
+use rdma_core_sys::{IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, rules};
 
 use super::meeting::Sign;
 use super::probes::{HEARTBEAT, Probes, heartbeat};
 use super::wake::Wake;
 use super::{Event, Ledger, Meeting, Message, Options, Proof, Report, Supervisor, Why};
+use crate::account::Operation;
 use crate::buffer::Buffer;
 use crate::cq::{Armed, Completion, Cq, Failure, PollError, Ticket};
 use crate::deadline::Deadline;
@@ -208,7 +209,8 @@ impl<C, T: Probes> Supervised<C, T> {
         let ticket = post(&mut self.qp)?;
         // The sends alone: a refused receive would make this one look as if it were not posted.
         self.qp.ring_sends()?;
-        (self.ledger).posted(ticket, Some(context), ticket.is_signaled());
+        let tells = ticket.is_signaled() && goes_out(ticket.operation());
+        (self.ledger).posted(ticket, Some(context), tells);
         Ok(ticket)
     }
 
@@ -418,7 +420,9 @@ impl<C, T: Probes> Supervised<C, T> {
                 (self.ledger).completed(&done.ticket, (fate, before), how, tell);
                 drop(self.qp.take_buffer(done));
                 match outcome {
-                    Ok(_) if T::PROOF != Proof::Echo => self.machine.heard(at),
+                    Ok(success) if T::PROOF != Proof::Echo && goes_out(success.operation) => {
+                        self.machine.heard(at);
+                    }
                     Ok(_) => {}
                     Err(failure) => self.failed(at, failure),
                 }
@@ -453,6 +457,11 @@ impl<C, T: Probes> Supervised<C, T> {
         }
         self.machine.down(at, Why::Failed(status));
     }
+}
+
+/// Whether a request goes to the peer. Where nothing is acknowledged, what is known to be done was done here.
+fn goes_out(operation: Operation) -> bool {
+    Fate::of_success(rules::Transport::Uc, operation) != Fate::Done
 }
 
 impl<C, T: Probes> AsFd for Supervised<C, T> {

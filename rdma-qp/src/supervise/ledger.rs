@@ -43,7 +43,7 @@ pub struct Report<C, K = Ticket> {
 /// A send queue completes in order, so a completion says of every unsignaled request before it that it succeeded.
 #[derive(Debug)]
 pub struct Ledger<C, K = Ticket> {
-    /// Ticket, what the application gave along (`None` for a probe), and whether it is signaled.
+    /// Ticket, what the application gave along (`None` for a probe), and whether its outcome tells of the peer.
     under_way: VecDeque<(K, Option<C>, bool)>,
     not_done: Vec<Message<C, K>>,
     unknown: Vec<Message<C, K>>,
@@ -65,15 +65,15 @@ impl<C, K: PartialEq> Ledger<C, K> {
         Ledger::default()
     }
 
-    /// Enters a request; `None` for a probe.
-    pub fn posted(&mut self, ticket: K, context: Option<C>, signaled: bool) {
-        self.under_way.push_back((ticket, context, signaled));
+    /// Enters a request; `None` for a probe. `tells`: it is signaled, and goes to the peer.
+    pub fn posted(&mut self, ticket: K, context: Option<C>, tells: bool) {
+        self.under_way.push_back((ticket, context, tells));
     }
 
-    /// Whether a request is under way whose completion will come, however it ends. The last of them may be unsignaled: those
-    /// may have been done long ago.
+    /// Whether a request is under way whose completion will come, however it ends, and tells of the peer. The last of them may be
+    /// unsignaled: those may have been done long ago.
     pub fn will_tell(&self) -> bool {
-        self.under_way.iter().any(|(_, _, signaled)| *signaled)
+        self.under_way.iter().any(|(_, _, tells)| *tells)
     }
 
     /// The number of requests that are under way, probes included.
