@@ -43,7 +43,8 @@ const FLUSH: Duration = Duration::from_secs(2);
 pub enum Happened<C> {
     /// A request is done.
     Done(Message<C>),
-    /// A message of the peer's arrived, or a WRITE with immediate data.
+    /// A message of the peer's arrived, or a WRITE with immediate data. Over a Queue Pair with an SRQ also: a receive of the SRQ's
+    /// failed or was flushed, as its outcome says. Its SRQ has the buffer: post it again.
     Received(Completion),
     /// A probe of the peer's or the answer to one took this receive, where the transport acknowledges nothing: post it again.
     Heartbeat(Completion),
@@ -271,7 +272,8 @@ impl<C, T: Probes> Supervised<C, T> {
         Ok(posted?)
     }
 
-    /// The buffer of a receive that [`Happened::Received`] or [`Happened::Heartbeat`] told.
+    /// The buffer of a receive that [`Happened::Received`] or [`Happened::Heartbeat`] told. One of an SRQ is taken from
+    /// [the SRQ](crate::Srq::take_buffer).
     pub fn take_buffer(&mut self, done: &Completion) -> Option<Buffer> {
         self.qp.take_buffer(done)
     }
@@ -440,8 +442,12 @@ impl<C, T: Probes> Supervised<C, T> {
                     None => Happened::Received(*done),
                 });
             }
-            (_, Err(failure)) => {
-                drop(self.qp.take_buffer(done));
+            (queue, Err(failure)) => {
+                match queue {
+                    // Its buffer is in the SRQ.
+                    QueueKind::SharedRecv => self.happened.push_back(Happened::Received(*done)),
+                    _ => drop(self.qp.take_buffer(done)),
+                }
                 self.failed(at, failure);
             }
         }

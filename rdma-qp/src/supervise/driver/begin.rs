@@ -22,6 +22,10 @@ impl<C, T: Probes<Beside: Default> + RecvQueue> Supervised<C, T> {
     /// `receives` posts the receives that a life begins with, when the Queue Pair is in INIT. What it posts by
     /// [`Qp::recv_buffer`] goes back to its pool when a life ends; what the device has not flushed then, before the next one begins.
     ///
+    /// The receives of a Queue Pair with an SRQ are the application's, and `receives` posts none.
+    /// [`Happened::Received`](super::Happened::Received) also tells those that failed or were flushed, so that the application can
+    /// post them again.
+    ///
     /// # Errors
     /// The CQ has no channel or is not that of the QP, the QP lets peers write nothing, the port cannot be queried, or the system has no descriptors left.
     pub fn new(
