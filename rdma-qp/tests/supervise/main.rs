@@ -5,6 +5,7 @@
 mod carried;
 #[path = "../common/mod.rs"]
 mod common;
+mod driver;
 mod processes;
 #[path = "../../examples/supervised.rs"]
 #[allow(dead_code)]
