@@ -222,8 +222,8 @@ fn a_peer_that_does_not_poll_is_dead_within_the_bound_and_comes_back() {
     let (mut a, mut b) = (end(&device, &options), end(&device, &options));
     let (to_b, to_a) = meet(&mut a, &mut b);
     transfer(&mut a, to_b, &mut b, &[text(1, 10)]);
-    let sent = a.send(to_b, b"in vain").unwrap();
     let begin = Instant::now();
+    let sent = a.send(to_b, b"in vain").unwrap();
     let event = a.wait(LIMIT).unwrap();
     assert!(
         matches!(event, Some(Event::Dead { peer }) if peer == to_b),
