@@ -63,7 +63,7 @@ use crate::core::time::Instant;
 use crate::core::{Counters, SendWqe};
 use crate::link::shm::ShmLink;
 use crate::link::{FaultCounters, Faults, LinkError, Pcap, PcapError, UdpLink};
-use crate::profile::{Profile, ProfileError};
+use crate::profile::{Profile, ProfileError, of_process};
 
 /// Locks a mutex; what a panicking holder left behind is still used, since every step under these
 /// locks leaves a state that is as good as any.
@@ -224,7 +224,7 @@ impl Node {
         waiters.extend(shm.as_ref().map(ShmLink::waiter));
         let addresses: Vec<String> = link.locals().map(|local| local.ip().to_string()).collect();
         let pcap = (profile.pcap.as_deref())
-            .map(|path| Pcap::create(path, &addresses.join(", ")))
+            .map(|path| Pcap::create(&of_process(path), &addresses.join(", ")))
             .transpose()?;
         let driver = Driver::new(profile, link, shm.map(Box::new), &ports, pcap, seed);
         let node = Arc::new(Node {

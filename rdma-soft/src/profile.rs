@@ -44,7 +44,7 @@ pub struct Profile {
     /// Seed of everything that the node draws; `None` takes one from the operating system, so
     /// that QP numbers, PSNs and keys cannot be guessed.
     pub seed: Option<u64>,
-    /// File that records every frame sent and received.
+    /// File that records every frame sent and received; %p in its name is the number of the process that opens the device.
     pub pcap: Option<PathBuf>,
     /// Packets of connected Queue Pairs to other nodes of the same host and user go through shared memory. Not those of a node that
     /// captures its frames or has faults: they go by UDP, as all do to nodes that do without.
@@ -335,6 +335,15 @@ impl Profile {
             }
         }
         Ok(())
+    }
+}
+
+/// A path, in which %p is the number of this process. A child that was forked has another one than the process that read the
+/// path: so it is asked for when the file is made.
+pub(crate) fn of_process(path: &Path) -> PathBuf {
+    match path.to_str() {
+        Some(text) => text.replace("%p", &std::process::id().to_string()).into(),
+        None => path.to_owned(),
     }
 }
 

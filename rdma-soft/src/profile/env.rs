@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use super::file::{self, Line};
-use super::{MTUS, PortProfile, Profile, ProfileError};
+use super::{MTUS, PortProfile, Profile, ProfileError, of_process};
 use crate::core::config::{Caps, GidEntry, GidKind};
 use crate::link::{IpIds, SourcePort};
 
@@ -161,7 +161,7 @@ const VARIABLES: &[Variable] = &[
         name: "RDMA_SOFT_PCAP",
         accepted: "the path of a capture file to write; %p in it is the process number",
         apply: |profile, text| {
-            profile.pcap = Some(file_of_process(text)?);
+            profile.pcap = Some(path(text)?);
             Ok(())
         },
     },
@@ -170,14 +170,14 @@ const VARIABLES: &[Variable] = &[
         accepted: "the path of a file to which the preload library appends the counters when the \
                    process ends; %p in it is the process number",
         apply: |profile, text| {
-            profile.counters = Some(file_of_process(text)?);
+            profile.counters = Some(of_process(&path(text)?));
             Ok(())
         },
     },
     Variable {
         name: "RDMA_SOFT_RECORD",
         accepted: "the path of a directory into which the preload library writes what it knows of the \
-                   Queue Pairs of each process",
+                   Queue Pairs of each process; a child that is forked after that has begun writes nothing",
         apply: |profile, text| {
             profile.record = Some(text.into());
             Ok(())
@@ -335,12 +335,12 @@ fn number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     T::try_from(parsed).map_err(|_| format!("{text} is too large"))
 }
 
-/// A path, in which %p is the process number.
-fn file_of_process(text: &str) -> Result<PathBuf, String> {
+/// A path.
+fn path(text: &str) -> Result<PathBuf, String> {
     if text.is_empty() {
         return Err("there is no path".to_owned());
     }
-    Ok(text.replace("%p", &std::process::id().to_string()).into())
+    Ok(text.into())
 }
 
 fn ports(profile: &mut Profile, text: &str) -> Result<(), String> {

@@ -183,6 +183,70 @@ fn a_child_cannot_use_inherited_devices() {
     ok(x.sent());
 }
 
+/// What the child of `a_child_captures_for_itself` does: what it sends itself is captured, and so is what a child of its own sends.
+#[test]
+#[ignore = "run by a_child_captures_for_itself"]
+fn capturing_child() {
+    if std::env::var_os("RDMA_SOFT_PCAP").is_none() {
+        return;
+    }
+    let exchange = || {
+        let a = Device::open("soft0");
+        let (x, y) = pair(&a, &a, Options::default());
+        let to = Buf::new(&y, 64);
+        let mut request = rdma(IBV_WR_RDMA_WRITE, 1, &mut [], &to, 0);
+        assert_eq!(x.send(&mut request), 0);
+        ok(x.sent());
+        (a, x, y, to)
+    };
+    let (_a, x, _y, to) = exchange();
+    // SAFETY: no other thread of this process holds a lock of the allocator or of the device list; the child ends by itself.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let own = std::panic::catch_unwind(exchange);
+        // SAFETY: ends the child without running what the parent registered.
+        unsafe { libc::_exit(if own.is_ok() { 0 } else { 1 }) };
+    }
+    let mut status = -1;
+    // SAFETY: the child above, `status` is writable.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert_eq!(x.send(&mut rdma(IBV_WR_RDMA_WRITE, 1, &mut [], &to, 0)), 0);
+    ok(x.sent());
+}
+
+/// A child that opens the device captures into a file of its own number, and its parent's stays whole.
+#[test]
+fn a_child_captures_for_itself() {
+    let dir = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("captures-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a directory");
+    let child = Command::new(std::env::current_exe().expect("this program"))
+        .args(["--ignored", "--exact", "process::capturing_child"])
+        .env("RDMA_SOFT_PCAP", dir.join("frames-%p"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a child");
+    let parent = child.id();
+    let ended = child.wait_with_output().expect("its end");
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(
+        ended.status.success() && said.contains("1 passed"),
+        "{said}"
+    );
+    let mut counts: Vec<(bool, usize)> = (std::fs::read_dir(&dir).expect("a directory"))
+        .map(|entry| {
+            let path = entry.expect("a file").path();
+            let frames = crate::capture::frames(&std::fs::read(&path).expect("a file"));
+            (path.ends_with(format!("frames-{parent}")), frames.len())
+        })
+        .collect();
+    counts.sort();
+    // A WRITE and its acknowledgement, each as it is sent and as it comes in; the parent has made two.
+    assert_eq!(counts, [(false, 4), (true, 8)]);
+    let _ = std::fs::remove_dir_all(&dir);
+}
+
 /// What the child of `a_child_has_no_running_devices` does, alone in its process: no other thread of a test
 /// holds a lock when it forks.
 #[test]
