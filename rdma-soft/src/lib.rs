@@ -8,7 +8,8 @@
 //!
 //! What verbs have no call for is asked by the device's name: [`counters`], [`open_error`],
 //! [`port_queries`], [`queue_pairs`]; and so is what happens to devices: [`set_faults`], [`partition`], [`set_port_up`],
-//! [`set_gid`], [`set_pkey`], [`fail_device`]. [`last_refusal`] tells why a call was refused, [`refusals`] why all were.
+//! [`set_gid`], [`set_pkey`], [`fail_device`]. [`last_refusal`] tells why a call was refused, [`refusals`] why all were,
+//! and [`refusal_place`] which of these was told to a thread last.
 //!
 //! - [`core`]: the engine, without IO: time, randomness and packets come in as arguments.
 //! - [`wire`]: headers and the invariant CRC.
@@ -27,6 +28,7 @@ pub mod wire;
 pub use node::{LinkCounters, Snapshot, StartError};
 pub use profile::{Profile, ProfileError};
 pub use verbs::{
-    POISON, add_device, counters, fail_device, last_refusal, open_error, partition, port_queries,
-    qp_stats, queue_pairs, refusals, set_faults, set_gid, set_pkey, set_port_up, verbs,
+    POISON, add_device, counters, fail_device, has_other_keys, last_refusal, open_error, partition,
+    port_queries, qp_stats, queue_pairs, refusal_place, refusals, say, set_faults, set_gid,
+    set_pkey, set_port_up, verbs,
 };

@@ -197,6 +197,7 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
             start: 0,
             dm: Some(Arc::clone(&found.memory)),
         };
+        mr::note_other_keys();
         // SAFETY: a live PD, as above.
         unsafe { mr::register(pd, place, access) }
     };

@@ -179,6 +179,7 @@ pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
         let context = unsafe { object::context(pd)? };
         let known = context.objects().mrs.get(&handle).cloned();
         let registration = known.ok_or_else(|| unknown("MR", handle))?;
+        mr::note_other_keys();
         // SAFETY: one of ours, and live, as above.
         Ok(unsafe { mr::object_of(pd, registration) })
     };

@@ -45,7 +45,8 @@ pub use by_name::{
     set_gid, set_pkey, set_port_up,
 };
 pub use device::add_device;
-pub use why::{last_refusal, refusals};
+pub use mr::has_other_keys;
+pub use why::{last_refusal, refusal_place, refusals, say};
 
 /// What the undefined fields of a failed completion hold: no opcode, no flag combination and no
 /// length that a program expects, so that a program which reads them is found out.

@@ -1,6 +1,7 @@
 //! Memory regions.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rdma_core_sys::*;
@@ -32,6 +33,22 @@ struct Now {
 /// Our part of an `ibv_mr`.
 pub(super) struct MrObject {
     registration: Arc<Registration>,
+}
+
+/// Keys were given out that are not of registered memory of the application.
+static OTHERS: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process was given remote keys that no call to register memory gave: of memory windows, of regions in device memory,
+/// of imported regions. For whoever counts regions by the calls that make them.
+///
+/// The software device's own only.
+pub fn has_other_keys() -> bool {
+    OTHERS.load(Ordering::Relaxed)
+}
+
+/// From now on there are others.
+pub(super) fn note_other_keys() {
+    OTHERS.store(true, Ordering::Relaxed);
 }
 
 /// What is registered.

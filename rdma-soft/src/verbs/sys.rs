@@ -32,6 +32,39 @@ pub(crate) fn with_signals_blocked<R>(call: impl FnOnce() -> R) -> R {
     result
 }
 
+/// Runs `call`, in which a pipe that nobody reads is an error alone: SIGPIPE, which comes with it, ends a process that has not
+/// said otherwise.
+pub(super) fn without_sigpipe<R>(call: impl FnOnce() -> R) -> R {
+    // SAFETY: all-zero is valid for sets of integers, and `sigemptyset` makes an empty set of one.
+    let [mut pipe, mut before, mut pending]: [libc::sigset_t; 3] = unsafe { std::mem::zeroed() };
+    // SAFETY: three sets of this function's own, written and read one after the other.
+    let (blocked, was_pending) = unsafe {
+        libc::sigemptyset(&mut pipe);
+        libc::sigaddset(&mut pipe, libc::SIGPIPE);
+        let blocked = libc::pthread_sigmask(libc::SIG_BLOCK, &pipe, &mut before) == 0;
+        let known = libc::sigpending(&mut pending) == 0;
+        let was_pending = !known || libc::sigismember(&pending, libc::SIGPIPE) == 1;
+        (blocked, was_pending)
+    };
+    let result = call();
+    if blocked {
+        let at_once = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // SAFETY: sets as above, and a time; nobody asks who sent the signal. One that was there before is the application's, and
+        // stays.
+        unsafe {
+            while !was_pending
+                && libc::sigtimedwait(&pipe, std::ptr::null_mut(), &at_once) == -1
+                && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINTR)
+            {}
+            libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        }
+    }
+    result
+}
+
 /// How many forks lie between this process and the one that loaded the library.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 

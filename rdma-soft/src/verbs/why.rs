@@ -1,7 +1,8 @@
 //! The sentence behind an errno: verbs give a bare number, and this keeps what was wrong.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::c_int;
+use std::fmt;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -13,6 +14,8 @@ use crate::core::CallError;
 
 thread_local! {
     static LAST: RefCell<Option<CallError>> = const { RefCell::new(None) };
+    /// Its place among `FIRST`, if it has one.
+    static PLACE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
 /// The first refusals of this process, of all threads.
@@ -42,7 +45,24 @@ static EXPLAIN: AtomicBool = AtomicBool::new(false);
 /// assert_eq!(last_refusal().as_deref(), Some("the device is none of this process's list"));
 /// ```
 pub fn last_refusal() -> Option<String> {
-    LAST.with_borrow(|last| last.as_ref().map(|error| error.why.clone().into_owned()))
+    // A thread that is ending may have none any more: a handler of exit(3) runs then.
+    let last = LAST.try_with(|last| last.borrow().as_ref().map(|error| error.why.clone()));
+    Some(last.ok()??.into_owned())
+}
+
+/// The place among [`refusals`] of what the last refused verbs call of this thread was told: a call that leaves it was not
+/// refused, whatever other threads were told meanwhile. `None` before the first, and where it was not kept.
+///
+/// ```
+/// use rdma_soft::{last_refusal, refusal_place, refusals, verbs};
+///
+/// // SAFETY: a null device is refused.
+/// unsafe { verbs().open_device(std::ptr::null_mut()) };
+/// let place = refusal_place().expect("one of the first");
+/// assert_eq!(Some(&refusals()[place].1), last_refusal().as_ref());
+/// ```
+pub fn refusal_place() -> Option<usize> {
+    PLACE.try_with(Cell::get).ok().flatten()
 }
 
 /// What the refused verbs calls of this process were told, each with its errno: the first 64, of all threads. A sentence that
@@ -60,25 +80,36 @@ pub(super) fn explain() {
     EXPLAIN.store(true, Ordering::Relaxed);
 }
 
+/// Says something to the user on standard error, if somebody reads that: a program does not end because nobody does.
+pub fn say(message: fmt::Arguments<'_>) {
+    let line = format!("rdma-soft: {message}\n");
+    // Where nobody can read it, nobody is told.
+    let _ = sys::without_sigpipe(|| std::io::stderr().write_all(line.as_bytes()));
+}
+
 /// Keeps why a call is refused, and gives its errno.
 #[cold]
 pub(super) fn note(error: impl Into<CallError>) -> Errno {
     let error = error.into();
     let errno = error.errno;
     if EXPLAIN.load(Ordering::Relaxed) {
-        let line = format!("rdma-soft: errno {}: {error}\n", errno.raw_os_error());
-        // Where nobody can read it, nobody is told.
-        let _ = std::io::stderr().write_all(line.as_bytes());
+        say(format_args!("errno {}: {error}", errno.raw_os_error()));
     }
+    let mut place = None;
     if !FULL.load(Ordering::Relaxed) {
         let mut first = FIRST.lock().unwrap_or_else(PoisonError::into_inner);
         let again = first.last().is_some_and(|last| last.why == error.why);
         if !again && first.len() < KEPT {
             first.push(error.clone());
         }
+        place = first
+            .len()
+            .checked_sub(1)
+            .filter(|last| first[*last].why == error.why);
         FULL.store(first.len() == KEPT, Ordering::Relaxed);
     }
     // A thread that is ending may have none any more.
+    let _ = PLACE.try_with(|last| last.set(place));
     let _ = LAST.try_with(|last| last.replace(Some(error)));
     errno
 }

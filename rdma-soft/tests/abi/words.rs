@@ -99,6 +99,9 @@ fn refusals_on_standard_error() {
 #[test]
 #[ignore = "run by refusals_on_standard_error, in a process of its own"]
 fn refused_child() {
+    // As in a program in C, where a pipe that nobody reads ends the process.
+    // SAFETY: the default action is no function.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let device = Device::open("soft0");
     // SAFETY: the context is open.
     let cq = unsafe { verbs().create_cq(device.ctx, 0, null_mut(), null_mut(), 0) };
