@@ -394,8 +394,11 @@ impl Node {
                 self.drive_on(driver, self.clock.now(), POST, false);
             }
             None => {
+                // Whoever has the engine takes the requests once the queue is unlocked, and when they are done the application may
+                // destroy the QP, and with it what `qp` lies in.
+                let qp = Arc::clone(qp);
                 drop(queue);
-                self.posts.mark_qp(qp);
+                self.posts.mark_qp(&qp);
                 self.drive(self.clock.now(), POST, false);
             }
         }

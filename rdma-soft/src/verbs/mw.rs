@@ -8,7 +8,7 @@ use rdma_core_sys::*;
 use super::object::named;
 use super::qp::QpObject;
 use super::request::{self, Parts};
-use super::{fail, object, refuse};
+use super::{fail, mr, object, refuse};
 use crate::core::{CallError, Data, SendOp, SgeList, WindowBind};
 use crate::node::Node;
 
@@ -25,6 +25,7 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
         let (context, soft) = unsafe { (object::context(pd)?, object::soft(pd)?) };
         let rkey = context.node.alloc_mw(soft.id, kind)?;
         context.objects().mws.insert(rkey);
+        mr::note_other_keys();
         let mut abi = ibv_mw::zeroed();
         // SAFETY: a live PD, as above.
         abi.context = unsafe { (*pd).context };
@@ -101,9 +102,11 @@ pub(super) unsafe extern "C" fn bind_mw(
         wqe.seq = queue.slot()?;
         let signaled = wqe.signaled;
         queue.push(wqe, signaled);
-        soft.node.send(&soft.qp, queue);
-        // SAFETY: one of ours, as found out above.
+        // Before anybody can see the request complete.
+        // SAFETY: one of ours, as found out above. The queue is locked until `send`, so the bind is not done, and until it is the
+        // application keeps the window.
         unsafe { (*mw).rkey = wanted.rkey };
+        soft.node.send(&soft.qp, queue);
         Ok(())
     };
     post().map_or_else(refuse, |()| 0)

@@ -1,6 +1,7 @@
 //! Posting work requests: lists of them, up to the first that is refused.
 
 use std::ffi::c_int;
+use std::sync::Arc;
 
 use rdma_core_sys::rules::Transport;
 use rdma_core_sys::*;
@@ -57,10 +58,12 @@ pub(super) unsafe extern "C" fn post_recv(
     });
     // The engine takes them when a message comes. Whoever moves the QP to ERR tells the queue so under its lock, and takes
     // what is there afterwards: either it finds these, or the queue flushes already.
+    // What they found may be polled once the queue is unlocked, and then the application may destroy the QP.
     let flushes = accepted && queue.flushes();
+    let flushed = flushes.then(|| (Arc::clone(&soft.node), Arc::clone(&soft.qp)));
     drop(queue);
-    if flushes {
-        soft.node.flush(&soft.qp);
+    if let Some((node, qp)) = flushed {
+        node.flush(&qp);
     }
     outcome
 }

@@ -11,6 +11,7 @@ use super::request::{self, Parts};
 use super::turn::Turn;
 use super::{ah, mw, object, refuse};
 use crate::core::{CallError, Data, Remote, SendOp, SendWqe, SgeList};
+use crate::node::Posting;
 
 /// What a Queue Pair has that was created with `send_ops_flags`.
 pub(super) struct Extended {
@@ -189,18 +190,21 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     }
 }
 
-/// Posts the batch.
+/// Appends the batch to the send queue, which it gives locked; none for a batch without requests.
 ///
 /// # Errors
 /// The first thing that was wrong with it; `EINVAL` in a state that takes no sends, `ENOMEM` without room
 /// for all of it. Nothing is posted then.
-fn complete(soft: &QpObject, batch: &mut Batch) -> Result<(), CallError> {
+fn complete<'a>(
+    soft: &'a QpObject,
+    batch: &mut Batch,
+) -> Result<Option<Posting<'a, SendWqe>>, CallError> {
     batch.finish(soft);
     if let Some(error) = batch.error.take() {
         return Err(error);
     }
     if batch.requests.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
     let mut queue = soft.qp.post_send();
     let first = queue.slots(batch.requests.len())?;
@@ -208,28 +212,33 @@ fn complete(soft: &QpObject, batch: &mut Batch) -> Result<(), CallError> {
         let signaled = wqe.signaled;
         queue.push(SendWqe { seq, ..wqe }, signaled);
     }
-    soft.node.send(&soft.qp, queue);
     for (window, rkey) in batch.windows.drain(..) {
-        // SAFETY: found to be a window of ours when its request was built, and the application keeps
-        // windows until the requests that bind them are done.
+        // SAFETY: found to be a window of ours when its request was built. The application keeps windows until the requests
+        // that bind them are done, which these are not as long as the queue is locked.
         unsafe { (*window).rkey = rkey };
     }
-    Ok(())
+    Ok(Some(queue))
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: the header calls this through a live QP of this device.
-    let extended = match unsafe { soft(qp) } {
-        Ok((_, extended)) => extended,
+    let (soft, extended) = match unsafe { soft(qp) } {
+        Ok(found) => found,
         Err(error) => return refuse(error),
     };
     let mut outcome = Err(CallError::invalid(
         "this thread has not begun with ibv_wr_start",
     ));
     // SAFETY: as above.
-    unsafe { on_batch(qp, |soft, _, batch| outcome = complete(soft, batch)) };
+    unsafe { on_batch(qp, |_, _, batch| outcome = complete(soft, batch)) };
+    // Before the requests are on their way: once they are done, the application may destroy the QP.
     extended.batch.end();
-    outcome.map_or_else(refuse, |()| 0)
+    match outcome {
+        Ok(Some(queue)) => soft.node.send(&soft.qp, queue),
+        Ok(None) => {}
+        Err(error) => return refuse(error),
+    }
+    0
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {

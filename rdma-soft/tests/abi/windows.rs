@@ -59,6 +59,35 @@ fn type_1_opens_a_part() {
     });
 }
 
+/// Whoever polls the bind finds the window with its new key, though another thread posts: then it is the poller's to free, too.
+#[test]
+fn a_bind_that_completes_has_its_key() {
+    const BINDS: u64 = 20_000;
+    let a = Device::plain();
+    let (_x, y) = pair(&a, &a, Options::default());
+    let remote = Buf::with_access(&y, 4096, BINDABLE);
+    let window = Mw::new(&y, IBV_MW_TYPE_1);
+    // The poller has no use for what is not to leave its thread.
+    let (cq, mw) = (y.scq as usize, window.mw as usize);
+    let (seen, looked) = std::sync::mpsc::channel();
+    std::thread::scope(|s| {
+        s.spawn(move || {
+            let mw = mw as *mut ibv_mw;
+            for id in 0..BINDS {
+                assert_eq!(ok(wait(cq as *mut ibv_cq)).wr_id, id);
+                // SAFETY: the window lives until the poller is done; nobody writes to it between a completion and the next bind.
+                seen.send(unsafe { (*mw).rkey }).expect("somebody compares");
+            }
+        });
+        for id in 0..BINDS {
+            let info = Mw::info(&remote, 0, 64, IBV_ACCESS_REMOTE_WRITE);
+            assert_eq!(window.bind_type_1(y.qp, id, info), 0, "{}", why());
+            let seen = looked.recv_timeout(PATIENCE).expect("a completion");
+            assert_eq!(seen, window.rkey(), "bind {id}");
+        }
+    });
+}
+
 /// What lies beyond a window, or what it gives no right for, is refused.
 #[test]
 fn rights_and_bounds_are_the_windows_own() {
