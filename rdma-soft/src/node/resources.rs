@@ -221,13 +221,14 @@ impl Node {
         })
     }
 
-    /// Changes attributes of a Queue Pair; gives its new state.
+    /// Changes attributes of a Queue Pair. `told` gets its new state before anybody else can change or ask for it.
     pub(crate) fn modify_qp(
         &self,
         qp: &Qp,
         attr: &ibv_qp_attr,
         mask: ibv_qp_attr_mask,
-    ) -> Result<ibv_qp_state, CallError> {
+        told: impl FnOnce(ibv_qp_state),
+    ) -> Result<(), CallError> {
         self.change(|driver, now, notices| {
             // What was posted before belongs to the state before.
             driver.take_posts_of(qp);
@@ -248,13 +249,22 @@ impl Node {
             qp.set_state(state);
             // What was posted before the queues knew.
             driver.take_posts_of(qp);
-            Ok(state)
+            told(state);
+            Ok(())
         })
     }
 
-    /// Attributes of a Queue Pair, and what it was created with.
-    pub(crate) fn query_qp(&self, qp: &Qp) -> Option<(ibv_qp_attr, QpInit)> {
-        self.control(|driver, _, _| driver.engine.query_qp(qp.num))
+    /// Attributes of a Queue Pair, and what it was created with. `told` gets its state before anybody can change it.
+    pub(crate) fn query_qp(
+        &self,
+        qp: &Qp,
+        told: impl FnOnce(ibv_qp_state),
+    ) -> Option<(ibv_qp_attr, QpInit)> {
+        self.control(|driver, _, _| {
+            let found = driver.engine.query_qp(qp.num)?;
+            told(found.0.qp_state);
+            Some(found)
+        })
     }
 
     /// What a Queue Pair went through.

@@ -333,14 +333,16 @@ pub(super) unsafe extern "C" fn modify_qp(
     if mask.contains(ibv_qp_attr_mask::IBV_QP_AV) {
         ah::cut_flow_label(&mut attr.ah_attr);
     }
-    match soft.node.modify_qp(&soft.qp, &attr, mask) {
-        Ok(state) => {
+    let told = |state| {
+        if mask.contains(ibv_qp_attr_mask::IBV_QP_STATE) {
+            // SAFETY: one of ours, as found out above, which the application does not destroy during the call.
+            unsafe { (*qp).state = state };
+        }
+    };
+    match soft.node.modify_qp(&soft.qp, &attr, mask, told) {
+        Ok(()) => {
             if mask.contains(ibv_qp_attr_mask::IBV_QP_PORT) {
                 soft.set_port(attr.port_num);
-            }
-            if mask.contains(ibv_qp_attr_mask::IBV_QP_STATE) {
-                // SAFETY: one of ours, as found out above.
-                unsafe { (*qp).state = state };
             }
             0
         }
@@ -374,7 +376,10 @@ pub(super) unsafe extern "C" fn query_qp(
         Ok(soft) => soft,
         Err(error) => return refuse(error),
     };
-    let Some((mut now, init)) = soft.node.query_qp(&soft.qp) else {
+    // A thread that asks must not write what another one has changed meanwhile.
+    // SAFETY: one of ours, as found out above, which the application does not destroy during the call.
+    let told = |state| unsafe { (*qp).state = state };
+    let Some((mut now, init)) = soft.node.query_qp(&soft.qp, told) else {
         return refuse(CallError::invalid("the QP is not there any more"));
     };
     now.cap = ibv_qp_cap {
@@ -395,7 +400,6 @@ pub(super) unsafe extern "C" fn query_qp(
         made.recv_cq = (*qp).recv_cq;
         made.srq = (*qp).srq;
         made.qp_type = (*qp).qp_type;
-        (*qp).state = now.qp_state;
         attr.write(now);
         init_attr.write(made);
     }
