@@ -76,11 +76,16 @@ pub struct Evidence {
     pub machine: Option<Machine>,
     /// Numbers of processes that are no more, and did not end by themselves: they were killed, or crashed.
     pub killed: Vec<u32>,
+    /// Numbers of processes that had remote keys of more than the regions of their dumps.
+    pub regions_left_out: Vec<u32>,
 }
 
 impl Evidence {
     /// What a recorder wrote adds to it.
     pub fn add(&mut self, record: Record) {
+        if record.regions_left_out {
+            self.regions_left_out.push(record.pid);
+        }
         self.ends.extend(record.dumps);
         let rtt = record
             .link_rtt_us
@@ -153,7 +158,7 @@ impl fmt::Display for Finding {
 /// What is wrong, the surest first; empty if nothing was found.
 pub fn diagnose(evidence: &Evidence) -> Vec<Finding> {
     let mut found = Vec::new();
-    let ends = ends(&evidence.ends);
+    let ends = ends(&evidence.ends, &evidence.regions_left_out);
     let pairs = pairs(&ends);
     for &(a, b) in &pairs {
         both::compare(&ends[a], &ends[b], &mut found);
@@ -238,7 +243,7 @@ fn pairs(ends: &[End<'_>]) -> Vec<(usize, usize)> {
 }
 
 /// The ends of the dumps, with what tells them apart in names: the host where there are several, or the process.
-fn ends(dumps: &[Dump]) -> Vec<End<'_>> {
+fn ends<'a>(dumps: &'a [Dump], regions_left_out: &[u32]) -> Vec<End<'a>> {
     let differ = |of: fn(&Dump) -> String| dumps.windows(2).any(|two| of(&two[0]) != of(&two[1]));
     let hosts = differ(|dump| format!("{:?}", dump.taken.host));
     let processes = differ(|dump| dump.taken.pid.to_string());
@@ -247,9 +252,10 @@ fn ends(dumps: &[Dump]) -> Vec<End<'_>> {
         _ if processes => format!(" of process {}", dump.taken.pid),
         _ => String::new(),
     };
-    let end = |dump| End {
+    let end = |dump: &'a Dump| End {
         dump,
         place: place(dump),
+        regions_left_out: regions_left_out.contains(&dump.taken.pid),
     };
     dumps.iter().map(end).collect()
 }
@@ -259,6 +265,8 @@ pub(crate) struct End<'a> {
     dump: &'a Dump,
     /// Where it is, if that needs to be said.
     place: String,
+    /// Its process had remote keys of more than its regions.
+    regions_left_out: bool,
 }
 
 impl std::ops::Deref for End<'_> {

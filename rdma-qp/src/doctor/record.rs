@@ -34,6 +34,13 @@ pub struct Record {
     /// Its Queue Pairs, those that were destroyed as they were then.
     #[serde(default)]
     pub dumps: Vec<Dump>,
+    /// Whether the process had more Queue Pairs than are there; those that were destroyed without an error are left out first.
+    #[serde(default)]
+    pub queue_pairs_left_out: bool,
+    /// Whether the process had remote keys of more than the regions of the dumps: of regions that did not fit in, of memory
+    /// windows, of device memory.
+    #[serde(default)]
+    pub regions_left_out: bool,
     /// Whether it was written when the process ended by itself. A process that is no more, and whose record does not say so,
     /// was killed or crashed.
     #[serde(default)]
@@ -92,6 +99,8 @@ impl Record {
             link_rtt_us: None,
             refusals: Vec::new(),
             dumps: Vec::new(),
+            queue_pairs_left_out: false,
+            regions_left_out: false,
             ended: false,
         }
     }

@@ -28,7 +28,7 @@ pub(super) fn look(
         match mishap {
             Mishap::Request { status: REM_ACCESS, opcode, addr: Some(addr), rkey: Some(rkey), len } => {
                 let request = Request { opcode, addr: *addr, rkey: *rkey, len: *len };
-                access(end, &request, &regions(end, peer, all), found);
+                access(end, &request, &Regions::of(end, peer, all), found);
             }
             Mishap::Request { status: REM_INV_REQ, opcode, addr, len, .. } => {
                 let asked = format!("{} of {len} bytes", operation(opcode));
@@ -106,18 +106,26 @@ fn rights(access: u32) -> String {
 }
 
 /// The regions of the peer; where it is not known who that is, those of all others.
-fn regions<'a>(end: &End<'_>, peer: Option<&End<'a>>, all: &[End<'a>]) -> Vec<&'a RegionDump> {
-    let of = |dump: &'a Dump| dump.regions.iter();
-    let mut regions: Vec<&RegionDump> = match peer {
-        Some(peer) => of(peer.dump).collect(),
-        None => all
-            .iter()
-            .filter(|other| !std::ptr::eq(other.dump, end.dump))
-            .flat_map(|other| of(other.dump))
-            .collect(),
-    };
-    regions.dedup();
-    regions
+struct Regions<'a> {
+    known: Vec<&'a RegionDump>,
+    /// There were others, too: a key that is not found may be theirs.
+    others: bool,
+}
+
+impl<'a> Regions<'a> {
+    fn of(end: &End<'_>, peer: Option<&End<'a>>, all: &[End<'a>]) -> Regions<'a> {
+        let of = |dump: &'a Dump| dump.regions.iter();
+        let (mut known, others): (Vec<&RegionDump>, bool) = match peer {
+            Some(peer) => (of(peer.dump).collect(), peer.regions_left_out),
+            None => {
+                let all = || (all.iter()).filter(|other| !std::ptr::eq(other.dump, end.dump));
+                let known = all().flat_map(|other| of(other.dump)).collect();
+                (known, all().any(|other| other.regions_left_out))
+            }
+        };
+        known.dedup();
+        Regions { known, others }
+    }
 }
 
 /// Whether the region has the address.
@@ -133,7 +141,7 @@ fn has_low(region: &RegionDump, low: u32) -> bool {
 }
 
 /// Status 10: what of key, address, length and rights is wrong.
-fn access(end: &End<'_>, request: &Request<'_>, regions: &[&RegionDump], found: &mut Vec<Finding>) {
+fn access(end: &End<'_>, request: &Request<'_>, regions: &Regions<'_>, found: &mut Vec<Finding>) {
     let Request {
         opcode,
         addr,
@@ -152,21 +160,30 @@ fn access(end: &End<'_>, request: &Request<'_>, regions: &[&RegionDump], found: 
     };
     const ORDER: &str = "send address, length and key in one byte order, both ends the same: RemoteRegion::to_bytes, or htobe64 for \
                          the address and htonl for the key";
-    let mut tell = |code: &str, cause: String, region: Option<&RegionDump>, cure: &str| {
-        found.push(
-            end.finds(code, Weight::Certain, cause)
-                .shown_by(asked.clone())
-                .also(region.map(offered))
-                .cured_by(cure),
-        );
-    };
+    let Regions {
+        known: regions,
+        others,
+    } = regions;
     let with = |key: u32| {
         regions
             .iter()
             .find(|region| region.rkey == key && !region.gone)
             .copied()
     };
-    let Some(region) = with(rkey) else {
+    let asked_for = with(rkey);
+    let weight = match asked_for {
+        None if *others => Weight::Likely,
+        _ => Weight::Certain,
+    };
+    let mut tell = |code: &str, cause: String, region: Option<&RegionDump>, cure: &str| {
+        found.push(
+            end.finds(code, weight, cause)
+                .shown_by(asked.clone())
+                .also(region.map(offered))
+                .cured_by(cure),
+        );
+    };
+    let Some(region) = asked_for else {
         if let Some(region) = with(rkey.swap_bytes()) {
             tell(
                 "rkey-swapped",
@@ -188,7 +205,7 @@ fn access(end: &End<'_>, request: &Request<'_>, regions: &[&RegionDump], found: 
                 Some(region),
                 "send mr->rkey",
             );
-        } else if !regions.is_empty() {
+        } else if !regions.is_empty() && !others {
             let cure = "send the peer the rkey of a region that is registered, of the same protection domain as its QP, after each \
                         registration anew";
             tell(

@@ -1,4 +1,5 @@
 use super::*;
+use crate::dump::RegionDump;
 
 fn gid(text: &str) -> Gid {
     text.parse::<std::net::IpAddr>().unwrap().into()
@@ -43,6 +44,65 @@ fn records() {
     ] {
         let error = Record::from_json(text).unwrap_err().to_string();
         assert!(error.contains(word), "{text}: {error}");
+    }
+}
+
+/// A key that no region has is the program's mistake only where all regions are known.
+#[test]
+fn keys_of_regions_that_were_left_out() {
+    let found = |regions_left_out, rkey: u32| {
+        let mut here = Dump::from_json(include_str!("../../tests/fixtures/dump-v1.json")).unwrap();
+        let mut there = here.clone();
+        here.qp.state = "ERR".into();
+        here.mishaps = vec![Mishap::Request {
+            opcode: "IBV_WC_RDMA_WRITE".into(),
+            status: 10,
+            addr: Some(0x1000),
+            rkey: Some(rkey),
+            len: 8,
+        }];
+        there.qp.number += 1;
+        there.taken.pid += 1;
+        there.regions = vec![RegionDump {
+            addr: 0x1000,
+            len: 4096,
+            lkey: 0x100,
+            rkey: 0x200,
+            access: 1,
+            gone: false,
+        }];
+        let mut evidence = Evidence::default();
+        evidence.add(Record {
+            pid: here.taken.pid,
+            dumps: vec![here],
+            ..Record::new("client")
+        });
+        evidence.add(Record {
+            pid: there.taken.pid,
+            dumps: vec![there],
+            regions_left_out,
+            ..Record::new("server")
+        });
+        let of_regions = |code: &str| {
+            ["rkey-", "region-", "lkey-"]
+                .iter()
+                .any(|of| code.starts_with(of))
+        };
+        let found = diagnose(&evidence).into_iter();
+        found
+            .filter(|finding| of_regions(&finding.code) && finding.weight <= Weight::Likely)
+            .map(|finding| (finding.code, finding.weight))
+            .collect::<Vec<_>>()
+    };
+    let one = |code: &str, weight| vec![(code.to_owned(), weight)];
+    assert_eq!(found(false, 0x300), one("rkey-unknown", Weight::Certain));
+    assert!(found(true, 0x300).is_empty());
+    assert_eq!(found(true, 0x100), one("lkey-sent", Weight::Likely));
+    for left_out in [false, true] {
+        assert_eq!(
+            found(left_out, 0x200),
+            one("region-access", Weight::Certain)
+        );
     }
 }
 
