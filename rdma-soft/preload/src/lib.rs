@@ -11,12 +11,14 @@
 //! - `real`: where libibverbs is, if it is.
 //! - `loading`: programs that load libibverbs by hand get this library.
 //! - `facade`: the paths below /dev and /sys at which programs look for devices.
-//! - `report`: what is told at the end of a process. `record`: what is written for `qp doctor` while it runs.
+//! - `report`: what is told at the end of a process. `record`: what is written for `qp doctor` while it runs. `ending`: how both
+//!   do without keeping a process from its end.
 //!
 //! The environment's `RDMA_SOFT_*` variables say what the device is ([`rdma_soft::profile`]); `qp run` sets them.
 #![deny(unsafe_code)]
 
 mod devices;
+mod ending;
 mod facade;
 mod loading;
 mod real;
@@ -24,9 +26,4 @@ mod record;
 mod report;
 mod verbs;
 
-/// Says something to the user on standard error, if somebody reads that; a program must not end because nobody does.
-fn say(message: std::fmt::Arguments<'_>) {
-    use std::io::Write;
-    let line = format!("rdma-soft: {message}\n");
-    let _ = std::io::stderr().write_all(line.as_bytes());
-}
+use rdma_soft::say;

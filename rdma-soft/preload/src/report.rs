@@ -9,17 +9,31 @@ use std::sync::{Mutex, PoisonError};
 
 use rdma_soft::{Profile, Snapshot};
 
-use crate::devices;
+use crate::{devices, ending};
 
 /// The process that will report, and where to.
 static REPORT: Mutex<Option<(u32, PathBuf)>> = Mutex::new(None);
 
 /// Makes this process report when it ends, if that is wanted. A child that was forked reports once it asks for devices itself.
 pub(crate) fn at_exit() {
-    extern "C" fn report() {
+    fn tell() {
         let mut wanted = REPORT.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((pid, path)) = wanted.take_if(|(pid, _)| *pid == std::process::id()) {
             write(pid, &path);
+        }
+    }
+    extern "C" fn report() {
+        // A child that was forked has nothing to tell.
+        let of_another = |wanted: &Option<(u32, PathBuf)>| {
+            (wanted.as_ref()).is_none_or(|(pid, _)| *pid != std::process::id())
+        };
+        if REPORT.try_lock().is_ok_and(|wanted| of_another(&wanted)) {
+            return;
+        }
+        if !ending::do_last(tell) {
+            crate::say(format_args!(
+                "the counters cannot be read: the process ends within a call of the device"
+            ));
         }
     }
     let mut wanted = REPORT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -50,6 +64,7 @@ fn write(pid: u32, path: &Path) {
         Some(line(program.trim_end(), pid, device, &counters))
     });
     for line in lines {
+        ending::step();
         let file = OpenOptions::new().create(true).append(true).open(path);
         if let Err(error) = file.and_then(|mut file| file.write_all(line.as_bytes())) {
             crate::say(format_args!(

@@ -89,15 +89,34 @@ macro_rules! export {
     (@call close_device $context:ident) => { record::close_device($context.table(), $context) };
     (@call modify_qp $qp:ident $attr:ident $mask:ident) => { record::modify_qp($qp.table(), $qp, $attr, $mask) };
     (@call destroy_qp $qp:ident) => { record::destroy_qp($qp.table(), $qp) };
-    (@call create_qp $pd:ident $attr:ident) => { record::made("ibv_create_qp", None, $pd.table().create_qp($pd, $attr)) };
+    (@call create_qp $pd:ident $attr:ident) => { record::created($pd.table(), $pd.table().create_qp($pd, $attr)) };
     (@call create_cq $context:ident $cqe:ident $data:ident $channel:ident $vector:ident) => {
         record::made("ibv_create_cq", u64::try_from($cqe).ok(), $context.table().create_cq($context, $cqe, $data, $channel, $vector))
     };
     (@call reg_mr $pd:ident $addr:ident $length:ident $access:ident) => {
-        record::registered($length, $access as u32, $pd.table().reg_mr($pd, $addr, $length, $access))
+        record::registered(
+            "ibv_reg_mr", $length, $access as u32, record::own_address($addr, $access as u32),
+            $pd.table().reg_mr($pd, $addr, $length, $access),
+        )
+    };
+    (@call reg_mr_iova $pd:ident $addr:ident $length:ident $iova:ident $access:ident) => {
+        record::registered(
+            "ibv_reg_mr_iova", $length, $access as u32, $iova, $pd.table().reg_mr_iova($pd, $addr, $length, $iova, $access),
+        )
     };
     (@call reg_mr_iova2 $pd:ident $addr:ident $length:ident $iova:ident $access:ident) => {
-        record::registered($length, $access, $pd.table().reg_mr_iova2($pd, $addr, $length, $iova, $access))
+        record::registered(
+            "ibv_reg_mr", $length, $access, $iova, $pd.table().reg_mr_iova2($pd, $addr, $length, $iova, $access),
+        )
+    };
+    (@call reg_dmabuf_mr $pd:ident $offset:ident $length:ident $iova:ident $fd:ident $access:ident) => {
+        record::registered(
+            "ibv_reg_dmabuf_mr", $length, $access as u32, $iova,
+            $pd.table().reg_dmabuf_mr($pd, $offset, $length, $iova, $fd, $access),
+        )
+    };
+    (@call rereg_mr $mr:ident $flags:ident $pd:ident $addr:ident $length:ident $access:ident) => {
+        record::reregister($mr.table(), $mr, $flags, $pd, $addr, $length, $access)
     };
     (@call dereg_mr $mr:ident) => { record::deregister($mr.table(), $mr) };
     (@call fork_init) => { others().fork_init() };
