@@ -142,6 +142,7 @@ fn look(args: Args) -> Result<(), Failure> {
         args.limit,
         args.json,
     )?;
+    let more = (ended.records.iter()).any(|record| record.queue_pairs_left_out);
     for record in ended.records {
         evidence.add(record);
     }
@@ -158,6 +159,11 @@ fn look(args: Args) -> Result<(), Failure> {
             "Records of former runs were left out: {}. `qp doctor DIR` looks at all that are there.",
             ended.left_out
         ))?;
+    }
+    if more && !args.json {
+        print::hint(
+            "There were more Queue Pairs than a record holds: those that were destroyed without an error were left out first.",
+        )?;
     }
     if found.is_empty() && !ended.well && !args.json {
         let next = match args.limit {

@@ -253,6 +253,14 @@ const ROWS: &[Row] = &[
     row("39", "empty messages: nothing", "healthy::rc_with_empty_messages").fine().both(Nothing),
     row("41", "region without atomics", "requests::a_region_without_atomics")
         .seen("region-access", &["lacks IBV_ACCESS_REMOTE_ATOMIC", "LOCAL_WRITE | REMOTE_WRITE"]).one(Among("region-access")).both(Among("region-access")).text(Among("region-access")),
+    row("41", "region without writes, after many", "requests::a_region_after_many_others")
+        .seen("region-access", &["lacks IBV_ACCESS_REMOTE_WRITE", "REMOTE_READ"]),
+    row("41", "region at an address of its own", "requests::a_region_at_an_address_of_its_own")
+        .seen("region-access", &["lacks IBV_ACCESS_REMOTE_WRITE", "address 0x12345000"]),
+    row("41", "region that lost a right", "requests::a_region_that_lost_a_right")
+        .seen("region-access", &["lacks IBV_ACCESS_REMOTE_WRITE", "REMOTE_READ"]),
+    row("41", "beyond a window", "requests::beyond_a_window")
+        .seen_as("rkey-unknown", "possible", &["the rkey or the address is wrong"]),
     row("41", "QP without atomics", "requests::a_qp_without_atomics")
         .seen("qp-access", &["lack IBV_ACCESS_REMOTE_ATOMIC", "are REMOTE_WRITE", "RESET -> INIT"]).one(Among("qp-access")).both(sure("qp-access")).text(Among("qp-access")),
     row("41", "max_dest_rd_atomic 0", "connection::a_responder_without_resources")

@@ -15,6 +15,32 @@ fn write_to(spoil: impl FnOnce(&mut RemoteAddr)) {
     fails(&a, &b, ticket, IBV_WC_REM_ACCESS_ERR);
 }
 
+/// A WRITE to a region of the second end that `register` makes there, which peers may only read. Requests find it at the address
+/// that comes with it.
+fn write_to_read_only(register: impl FnOnce(&End) -> (*mut ibv_mr, u64)) {
+    let (mut a, b, there) = pair();
+    let (mr, addr) = register(&b);
+    assert!(!mr.is_null());
+    // SAFETY: the region is live; only a field is read.
+    let rkey = unsafe { (*mr).rkey };
+    let to = RemoteAddr {
+        addr,
+        rkey,
+        ..there.regions[0].at(0)
+    };
+    let ticket = a.qp.write(a.mr.slice(0, 8).unwrap(), to).unwrap();
+    fails(&a, &b, ticket, IBV_WC_REM_ACCESS_ERR);
+}
+
+/// Memory that stays until the process ends, in whole pages.
+fn memory() -> *mut u8 {
+    let layout = std::alloc::Layout::from_size_align(4096, 4096).unwrap();
+    // SAFETY: the layout is not empty.
+    unsafe { std::alloc::alloc_zeroed(layout) }
+}
+
+const READ_ONLY: ibv_access_flags = IBV_ACCESS_LOCAL_WRITE.union(IBV_ACCESS_REMOTE_READ);
+
 /// A fetch-and-add by two ends of which the second has these rights.
 fn add_to(memory: Access, queue: Access, status: ibv_wc_status) {
     let device = device();
@@ -60,6 +86,55 @@ programs! {
         }
         leave(&[], &"Failed status remote invalid request error (9) for wr_id 0");
         give_up()
+    }
+
+    a_region_after_many_others => {
+        write_to_read_only(|end| {
+            for _ in 0..300 {
+                drop(end.pd.register(Memory::zeroed(64), ALL).unwrap());
+            }
+            let at = memory();
+            // SAFETY: the protection domain is live, the memory stays.
+            let mr = unsafe { verbs().reg_mr(end.pd.as_ptr(), at.cast(), 4096, READ_ONLY.bits() as i32) };
+            (mr, at as u64)
+        });
+    }
+
+    a_region_at_an_address_of_its_own => {
+        const OWN: u64 = 0x1234_5000;
+        write_to_read_only(|end| {
+            // SAFETY: the protection domain is live, the memory stays.
+            let mr = unsafe { verbs().reg_mr_iova(end.pd.as_ptr(), memory().cast(), 4096, OWN, READ_ONLY.bits() as i32) };
+            (mr, OWN)
+        });
+    }
+
+    a_region_that_lost_a_right => {
+        write_to_read_only(|end| {
+            let at = memory();
+            let (lost, all) = (IBV_REREG_MR_CHANGE_ACCESS.bits() as i32, READ_ONLY | IBV_ACCESS_REMOTE_WRITE);
+            // SAFETY: protection domain and region are live, the memory stays.
+            unsafe {
+                let mr = verbs().reg_mr(end.pd.as_ptr(), at.cast(), 4096, all.bits() as i32);
+                let changed = verbs().rereg_mr(mr, lost, std::ptr::null_mut(), std::ptr::null_mut(), 0, READ_ONLY.bits() as i32);
+                assert_eq!(changed, 0);
+                (mr, at as u64)
+            }
+        });
+    }
+
+    /// By the window's key, of which only the device knows.
+    beyond_a_window => {
+        let (mut a, mut b, _) = pair();
+        let mr = b.pd.register(Memory::zeroed(4096), ALL | Access::MW_BIND).unwrap();
+        let mut window = b.pd.window().unwrap();
+        let part = mr.slice(0, 64).unwrap();
+        let (bound, there) = b.qp.bind(&mut window, part, Access::REMOTE_WRITE, PostFlags::empty()).unwrap();
+        b.cq.wait(&bound, LIMIT).unwrap();
+        let mut to = there.at(0);
+        (to.addr, to.room) = (to.addr + 60, u64::MAX);
+        let ticket = a.qp.write(a.mr.slice(0, 8).unwrap(), to).unwrap();
+        fails(&a, &b, ticket, IBV_WC_REM_ACCESS_ERR);
     }
 
     an_rkey_in_the_wrong_byte_order => { write_to(|to| to.rkey = to.rkey.swap_bytes()); }
