@@ -30,10 +30,10 @@ pub(crate) fn do_last(work: fn()) -> bool {
         *told.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         told.1.notify_one();
     });
-    if thread.is_err() {
+    let Ok(thread) = thread else {
         work();
         return true;
-    }
+    };
     let mut ended = done.0.lock().unwrap_or_else(PoisonError::into_inner);
     while !*ended {
         let before = STEPS.load(Ordering::Relaxed);
@@ -44,6 +44,9 @@ pub(crate) fn do_last(work: fn()) -> bool {
             return false;
         }
     }
+    drop(ended);
+    // It has nothing more to do but to end.
+    let _ = thread.join();
     true
 }
 
