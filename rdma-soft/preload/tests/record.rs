@@ -271,6 +271,27 @@ fn lists_again_at_the_end() {
     exit()
 }
 
+/// Where the record cannot be written, that is said once.
+#[test]
+fn a_directory_that_is_not_there() {
+    let nowhere = directory("not-there").join("nowhere");
+    let record = ("RDMA_SOFT_RECORD", nowhere.to_str().expect("text"));
+    let ended = common::preloaded("lists_several_times", &[record]);
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{said}");
+    assert_eq!(said.matches("cannot write the record").count(), 1, "{said}");
+}
+
+#[test]
+#[ignore = "run by another test, with the library preloaded"]
+fn lists_several_times() {
+    for _ in 0..3 {
+        // SAFETY: nobody wants the count; the list is freed and not used.
+        unsafe { verbs().free_device_list(verbs().get_device_list(null_mut())) };
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 /// What the thread that ends was refused last is no more when handlers of exit(3) run on it.
 #[test]
 fn calls_that_are_refused_at_the_end() {
