@@ -2,12 +2,14 @@
 
 mod fake;
 
+use std::time::Duration;
+
 use fake::{Fake, wc};
 use rdma_core_sys::*;
 use rdma_qp::{
-    Access, AckTimeout, CreateQpError, Device, Doorbell, Errno, Global, Memory, OpenError, Path,
-    PathMtu, PostError, Problem, Psn, Qp, QueueKind, RetryCount, RnrRetry, RnrTimer, ToErr, ToInit,
-    ToReset, ToRtr, ToRts, ToSqd, Transition as _, op,
+    Access, AckTimeout, CreateQpError, Device, Doorbell, DrainProblem, Errno, Global, Memory,
+    OpenError, Path, PathMtu, PostError, PostFlags, Problem, Psn, Qp, QueueKind, RetryCount,
+    RnrRetry, RnrTimer, ToErr, ToInit, ToReset, ToRtr, ToRts, ToSqd, Transition as _, op,
 };
 
 fn device() -> Device {
@@ -841,4 +843,128 @@ fn a_reset_throws_away_what_waits_for_the_doorbell() {
     qp.ring().unwrap();
     assert_eq!(fake.count("post_send"), 0);
     mr.close().expect("nothing holds it");
+}
+
+/// A QP in RTS, with so deep a send queue, its CQ, and a region.
+fn in_rts(fake: &Fake, send_depth: u32) -> (Qp, rdma_qp::Cq, rdma_qp::Mr) {
+    let device = device();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
+    let builder = pd.rc(&cq).send_depth(send_depth).recv_depth(2);
+    let qp = builder.create().unwrap();
+    let access = Access::LOCAL_WRITE;
+    let mr = pd.register(Memory::zeroed(64), access).unwrap();
+    fake.set_state(qp.qp_num(), IBV_QPS_RTS);
+    (qp, cq, mr)
+}
+
+fn is_kept(error: &PostError) -> bool {
+    matches!(
+        error,
+        PostError::QueueFull {
+            place_is_kept: true,
+            ..
+        }
+    )
+}
+
+/// Posts sends, one for each letter: S signaled, U not.
+fn post_letters(qp: &mut Qp, mr: &rdma_qp::Mr, letters: &str) -> Vec<rdma_qp::Ticket> {
+    let flags = |letter| match letter {
+        'S' => PostFlags::empty(),
+        _ => PostFlags::UNSIGNALED,
+    };
+    let post = |letter| qp.post(op::Send, mr.all(), flags(letter)).unwrap();
+    letters.chars().map(post).collect()
+}
+
+#[test]
+fn a_refused_receive_takes_nothing_from_what_is_known_of_the_sends() {
+    let fake = Fake::new();
+    let (mut qp, mut cq, mr) = in_rts(&fake, 4);
+    for _ in 0..100 {
+        let ticket = qp.send(mr.all()).unwrap();
+        fake.complete(0, wc(ticket.wr_id(), IBV_WC_SUCCESS));
+        assert_eq!(cq.poll().unwrap().unwrap().ticket, ticket);
+    }
+    post_letters(&mut qp, &mr, "U");
+    fake.fail("post_recv", 12);
+    qp.recv(mr.all()).unwrap_err();
+    post_letters(&mut qp, &mr, "UU");
+    let fourth = qp.post(op::Send, mr.all(), PostFlags::UNSIGNALED);
+    let kept = fourth.unwrap_err();
+    assert!(is_kept(&kept), "{kept}");
+    let error = qp.finish_sends(&[&cq], Duration::from_secs(10));
+    let reason = error.unwrap_err().reason;
+    assert!(
+        matches!(reason, DrainProblem::Silent { count: 3 }),
+        "{reason}"
+    );
+}
+
+/// Whatever of a list is refused: the unsignaled sends that are the last in the queue stay known.
+#[test]
+fn unsignaled_sends_before_the_refused_part_of_a_list_stay_known() {
+    for (before, list, accepted) in [
+        ("", "USU", 1),
+        ("", "USU", 2),
+        ("", "UUU", 2),
+        ("U", "USU", 0),
+        ("U", "USU", 1),
+        ("UU", "UUU", 2),
+        ("UU", "UUU", 0),
+        ("US", "UUS", 2),
+        ("US", "USUSU", 0),
+        ("US", "USUSU", 1),
+        ("U", "SU", 1),
+        ("U", "SU", 0),
+        ("U", "SS", 0),
+        ("U", "SUSU", 2),
+        ("UU", "USUSU", 1),
+        ("UU", "USUSU", 4),
+    ] {
+        let what = format!("{before} {list} {accepted}");
+        let fake = Fake::new();
+        let (mut qp, cq, mr) = in_rts(&fake, 16);
+        let doorbell = Doorbell::Every(16);
+        qp.set_doorbell(doorbell, Doorbell::Each).unwrap();
+        let mut tickets = post_letters(&mut qp, &mr, before);
+        qp.ring().unwrap();
+        tickets.extend(post_letters(&mut qp, &mr, list));
+        fake.state().refuse_at = Some(accepted);
+        qp.ring().unwrap_err();
+        let posted = format!("{before}{}", &list[..accepted]);
+        for (ticket, letter) in tickets.iter().zip(posted.chars()) {
+            if letter == 'S' {
+                fake.complete(0, wc(ticket.wr_id(), IBV_WC_SUCCESS));
+            }
+        }
+        let silent = posted.len() - posted.trim_end_matches('U').len();
+        let ended = qp.finish_sends(&[&cq], Duration::from_secs(10));
+        match ended.map_err(|error| error.reason) {
+            Ok(_) => assert_eq!(silent, 0, "{what}"),
+            Err(DrainProblem::Silent { count }) => assert_eq!(count, silent as u64, "{what}"),
+            Err(reason) => panic!("{what}: {reason}"),
+        }
+    }
+}
+
+#[test]
+fn a_place_is_kept_behind_unsignaled_sends_of_a_list_that_was_refused() {
+    let fake = Fake::new();
+    let (mut qp, cq, mr) = in_rts(&fake, 8);
+    let doorbell = Doorbell::Every(8);
+    qp.set_doorbell(doorbell, Doorbell::Each).unwrap();
+    post_letters(&mut qp, &mr, "USU");
+    fake.state().refuse_at = Some(1);
+    qp.ring().unwrap_err();
+    let error = qp.finish_sends(&[&cq], Duration::from_secs(10));
+    let reason = error.unwrap_err().reason;
+    assert!(
+        matches!(reason, DrainProblem::Silent { count: 1 }),
+        "{reason}"
+    );
+    post_letters(&mut qp, &mr, "UUUUUU");
+    let eighth = qp.post(op::Send, mr.all(), PostFlags::UNSIGNALED);
+    let kept = eighth.unwrap_err();
+    assert!(is_kept(&kept), "{kept}");
 }

@@ -245,6 +245,7 @@ impl<'a, T: Transport> QpBuilder<'a, T> {
             device: self.pd.device_attr().clone(),
             cqs: (self.send_cq.id(), self.recv_cq.id()),
             silence: Default::default(),
+            silence_before_list: Default::default(),
             access: self.access,
             told: None,
             marker: None,

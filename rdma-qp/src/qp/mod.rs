@@ -221,6 +221,8 @@ pub struct Qp<T: Transport = Rc> {
     cqs: (u32, u32),
     /// Unsignaled sends at the end of the send queue.
     silence: post::Silence,
+    /// The same before the list of sends that waits for the doorbell, if any of that list is unsignaled.
+    silence_before_list: post::Silence,
     /// What the peer may do, for `connect`.
     access: crate::pd::Access,
     /// What `endpoint` told the peer.

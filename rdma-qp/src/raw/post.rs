@@ -362,6 +362,13 @@ impl QpHandle {
         }
     }
 
+    /// How many of the sends right before number `index` of the list in the ring, which was handed over last, are unsignaled.
+    #[cold]
+    pub(crate) fn silent_before(&self, index: u32) -> u32 {
+        let signaled = IBV_SEND_SIGNALED.bits();
+        (self.sends).run_before(index, |request| request.send_flags & signaled == 0)
+    }
+
     /// Hands over the sends that are built.
     #[inline]
     pub(crate) fn ring_sends(&mut self) -> Result<(), NotPosted> {

@@ -227,6 +227,16 @@ impl<R: Request> Ring<R> {
         unsafe { self.next.offset_from(self.first) as u32 }
     }
 
+    /// How many requests right before number `index` are so.
+    pub(super) fn run_before(&self, index: u32, so: impl Fn(&R) -> bool) -> u32 {
+        let before = (0..index.min(self.count)).rev();
+        let run = before.take_while(|at| {
+            // SAFETY: `at` is below the number of slots, which the ring owns.
+            so(unsafe { &(*self.first.add(*at as usize)).request })
+        });
+        run.count() as u32
+    }
+
     /// Forgets the requests that are filled.
     pub(super) fn clear(&mut self) {
         self.next = self.first;

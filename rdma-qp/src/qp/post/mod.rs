@@ -24,7 +24,7 @@ use crate::account::Operation;
 use crate::cq::Ticket;
 use crate::mr::MrSlice;
 use crate::raw::post::{Alike, Asked, NotPosted, Refusal};
-use crate::wr_id::{OPERATION_MASK, QueueKind, STEP, is_before, sequence};
+use crate::wr_id::{OPERATION_MASK, QueueKind, STEP, sequence};
 
 /// No data: the local side of a request without any.
 pub const NOTHING: [MrSlice<'static>; 0] = [];
@@ -157,7 +157,7 @@ impl<T: Transport> Qp<T> {
             |request| op.fill(request),
         );
         if !signaled && matches!(posted, Alike::Posted(_)) {
-            self.note_silence();
+            self.note_silence::<LIST>();
         }
         posted
     }
@@ -374,7 +374,7 @@ impl<T: Transport> Qp<T> {
         match posted {
             Ok(id) => {
                 if !signaled {
-                    self.note_silence();
+                    self.note_silence::<true>();
                 }
                 Ok(Ticket::new(id, signaled))
             }
@@ -406,33 +406,37 @@ impl<T: Transport> Qp<T> {
 
     #[cold]
     pub(super) fn not_posted(&mut self, queue: QueueKind, reason: NotPosted) -> PostError {
+        match reason {
+            NotPosted::OtherPd(entry) => PostError::OtherPd { entry },
+            NotPosted::OtherPdAh => PostError::OtherPdAh,
+            NotPosted::OtherPortAh { ah, qp } => PostError::OtherPortAh { ah, qp },
+            NotPosted::OtherPdWindow => PostError::OtherPdWindow,
+            NotPosted::Full => match self.srq() {
+                Some(srq) if queue != QueueKind::Send => PostError::OnSrq { srq },
+                _ => self.full(queue, false),
+            },
+            NotPosted::Refused(refusal) => {
+                let alone = refusal.accepted + refusal.refused <= 1;
+                match self.list_refused(queue, *refusal) {
+                    PostError::List { reason, .. } if alone => *reason,
+                    error => error,
+                }
+            }
+        }
+    }
+
+    /// The error of requests that were handed over together.
+    #[cold]
+    fn list_refused(&mut self, queue: QueueKind, refusal: Refusal) -> PostError {
         let Refusal {
             accepted,
             refused,
             first,
             errno,
-        } = match reason {
-            NotPosted::OtherPd(entry) => return PostError::OtherPd { entry },
-            NotPosted::OtherPdAh => return PostError::OtherPdAh,
-            NotPosted::OtherPortAh { ah, qp } => return PostError::OtherPortAh { ah, qp },
-            NotPosted::OtherPdWindow => return PostError::OtherPdWindow,
-            NotPosted::Full => {
-                return match self.srq() {
-                    Some(srq) if queue != QueueKind::Send => PostError::OnSrq { srq },
-                    _ => self.full(queue, false),
-                };
-            }
-            NotPosted::Refused(refusal) => *refusal,
-        };
+        } = refusal;
         self.buffers.settle();
-        let mark = first & !OPERATION_MASK;
-        if is_before(mark, self.silence.to) {
-            // What was unsignaled and is refused is not in the queue.
-            let from = self.silence.from;
-            self.silence = Silence {
-                from: if is_before(mark, from) { mark } else { from },
-                to: mark,
-            };
+        if queue == QueueKind::Send {
+            self.note_refusal(first & !OPERATION_MASK, accepted);
         }
         let posts = self.state().ok().and_then(|state| {
             let posts = rules::allowed_posts(T::RULES, state)?;
@@ -451,9 +455,6 @@ impl<T: Transport> Qp<T> {
             },
             _ => PostError::Refused { queue, errno },
         };
-        if accepted + refused <= 1 {
-            return reason;
-        }
         PostError::List {
             queue,
             accepted,

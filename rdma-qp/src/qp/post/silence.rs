@@ -1,7 +1,7 @@
 //! Unsignaled sends: which outstanding ones are behind the last that reports.
 
 use crate::qp::{Qp, Transport};
-use crate::wr_id::{STEP, distance};
+use crate::wr_id::{STEP, distance, is_before};
 
 /// Unsignaled sends at the end of the queue: from `from` up to `to`, both marks; equal where there are none.
 #[derive(Clone, Copy, Default)]
@@ -11,14 +11,41 @@ pub(crate) struct Silence {
 }
 
 impl<T: Transport> Qp<T> {
-    /// Notes that the send just entered is unsignaled.
-    pub(super) fn note_silence(&mut self) {
+    /// Notes that the send just entered is unsignaled; with `LIST`, it may wait for the doorbell.
+    #[inline(always)]
+    pub(super) fn note_silence<const LIST: bool>(&mut self) {
         let to = self.handle.send.posted();
         let before = to.wrapping_sub(STEP);
+        if LIST {
+            let (waiting, _) = self.handle.waiting();
+            let list = to.wrapping_sub(u64::from(waiting) * STEP);
+            // The first of its list: what was so far is that of the lists before.
+            if !is_before(list, self.silence.to) {
+                self.silence_before_list = self.silence;
+            }
+        }
         if self.silence.to != before {
             self.silence.from = before;
         }
         self.silence.to = to;
+    }
+
+    /// Notes that the library accepted that many sends of a list, which is still in its place, and refused those from `mark` on.
+    #[cold]
+    pub(super) fn note_refusal(&mut self, mark: u64, accepted: u32) {
+        let back = |requests: u32| mark.wrapping_sub(u64::from(requests) * STEP);
+        let list = back(accepted);
+        if !is_before(list, self.silence.to) {
+            // None of the list is unsignaled.
+            return;
+        }
+        let silent = self.handle.silent_before(accepted);
+        let from = if silent == accepted && self.silence_before_list.to == list {
+            self.silence_before_list.from
+        } else {
+            back(silent)
+        };
+        self.silence = Silence { from, to: mark };
     }
 
     /// Outstanding unsignaled sends at the end of the queue.
