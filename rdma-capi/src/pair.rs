@@ -56,7 +56,7 @@ pub struct qp_pair_attr {
     pub recv_ranges: u32,
     /// Bytes that one send can carry inline; 0: none.
     pub inline_data: u32,
-    /// How many sends one doorbell of qp_post_sends() is for; 0: 1.
+    /// How many sends one doorbell of qp_post_sends() is for, at most send_depth; 0: 1.
     pub send_batch: u32,
     /// What the peer may do: bits of enum ibv_access_flags; 0: WRITE, READ and atomics; IBV_ACCESS_LOCAL_WRITE alone: nothing.
     pub access: u32,
@@ -184,7 +184,7 @@ fn build<T: Transport>(mut builder: QpBuilder<'_, T>, attr: &qp_pair_attr) -> Re
         .inline_data(attr.inline_data);
     let mut qp = builder.create()?;
     if attr.send_batch > 1 {
-        qp.set_doorbell(Doorbell::Every(attr.send_batch), Doorbell::Each)?;
+        qp.set_doorbell_of_calls(Doorbell::Every(attr.send_batch), Doorbell::Each)?;
     }
     Ok(qp)
 }

@@ -144,7 +144,7 @@ fn take_back<T: Shared>(
         Ok(mut qp) => {
             if batch > 1 {
                 // Nothing waits for the doorbell.
-                let _ = qp.set_doorbell(Doorbell::Every(batch), Doorbell::Each);
+                let _ = qp.set_doorbell_of_calls(Doorbell::Every(batch), Doorbell::Each);
             }
             Ok(any(qp))
         }

@@ -313,7 +313,7 @@ impl<T: Shared> SharedQp<T> {
         let contexts = qp.attachments(QueueKind::Send);
         // What waited for the doorbell before is not of this queue. `Poster::post` rings, so that no list is handed over within a
         // post.
-        if let Err(error) = qp.set_doorbell(Doorbell::Every(LIST + 1), Doorbell::Each) {
+        if let Err(error) = qp.set_lists(LIST + 1, 1) {
             refused.push((0, error));
         }
         let poster = Mutex::new(Poster {

@@ -249,3 +249,36 @@ fn a_message_that_is_too_long_is_refused_although_the_one_before_it_was_not() {
         assert_eq!(error, Err(PostError::MessageTooLong { len, max }));
     }
 }
+
+/// Whatever the doorbell is: the region is free when the call returns.
+#[test]
+fn what_is_copied_during_the_call_is_handed_over_with_what_waits() {
+    let device = device(Profile::default());
+    let ((mut a, of_b), (mut b, _)) = pair(&device, 4096);
+    let remote = of_b.region(0).unwrap().at(1024);
+    let each = Doorbell::Every(8);
+    a.qp.set_doorbell(each, Doorbell::Each).unwrap();
+    for round in 0..3usize {
+        for slot in 0..2 {
+            let at = 64 * slot;
+            b.qp.recv(b.mr.slice(at, 64).unwrap()).unwrap();
+        }
+        a.mr.write_at(0, b"first...second..").unwrap();
+        let first = a.mr.slice(0, 8).unwrap();
+        let second = a.mr.slice(8, 8).unwrap();
+        a.qp.write(first, remote).unwrap();
+        assert_eq!(a.qp.waiting(), (1, 0));
+        let flags = PostFlags::INLINE | PostFlags::UNSIGNALED;
+        a.qp.post(op::Send, first, flags).unwrap();
+        assert_eq!(a.qp.waiting(), (0, 0));
+        let mut sends = a.qp.sends();
+        sends.post(op::Send, second, PostFlags::INLINE).unwrap();
+        drop(sends);
+        assert_eq!(a.qp.waiting(), (0, 0));
+        a.mr.write_at(0, &[0xee; 16]).unwrap();
+        assert_eq!(tickets(&mut a.cq, 2).len(), 2);
+        assert_eq!(tickets(&mut b.cq, 2).len(), 2);
+        assert_eq!(b.bytes(0, 8), b"first...", "{round}");
+        assert_eq!(b.bytes(64, 8), b"second..", "{round}");
+    }
+}

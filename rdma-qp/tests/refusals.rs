@@ -968,3 +968,55 @@ fn a_place_is_kept_behind_unsignaled_sends_of_a_list_that_was_refused() {
     let kept = eighth.unwrap_err();
     assert!(is_kept(&kept), "{kept}");
 }
+
+#[test]
+fn a_doorbell_for_more_than_the_queue_takes_is_for_what_it_takes() {
+    let fake = Fake::new();
+    let (mut qp, _cq, mr) = in_rts(&fake, 4);
+    for many in [8, u32::MAX] {
+        let doorbell = Doorbell::Every(many);
+        qp.set_doorbell(doorbell, doorbell).unwrap();
+    }
+    post_letters(&mut qp, &mr, "SSS");
+    qp.recv(mr.all()).unwrap();
+    assert_eq!(qp.waiting(), (3, 1));
+    post_letters(&mut qp, &mr, "S");
+    qp.recv(mr.all()).unwrap();
+    assert_eq!(qp.waiting(), (0, 0));
+    assert_eq!((fake.count("post_send"), fake.count("post_recv")), (1, 1));
+    assert_eq!(fake.state().qps[&qp.qp_num()].sends.len(), 4);
+}
+
+/// Whoever is told to poll for room waits for what the device has.
+#[test]
+fn a_full_queue_hands_over_what_waits() {
+    let fake = Fake::new();
+    let (mut qp, mut cq, mr) = in_rts(&fake, 6);
+    let doorbell = Doorbell::Every(4);
+    qp.set_doorbell(doorbell, Doorbell::Each).unwrap();
+    let tickets = post_letters(&mut qp, &mr, "UUUUUS");
+    assert_eq!(qp.waiting(), (2, 0));
+    let full = qp.send(mr.all()).unwrap_err();
+    assert!(
+        matches!(full, PostError::QueueFull { outstanding: 6, .. }),
+        "{full}"
+    );
+    assert_eq!((qp.waiting(), fake.count("post_send")), ((0, 0), 2));
+    fake.complete(0, wc(tickets[5].wr_id(), IBV_WC_SUCCESS));
+    assert_eq!(cq.poll().unwrap().unwrap().ticket, tickets[5]);
+    // What it refuses then is told, though it is not what was to be posted.
+    let tickets = post_letters(&mut qp, &mr, "SSSSS");
+    qp.ring().unwrap();
+    let last = post_letters(&mut qp, &mr, "S");
+    assert_eq!(qp.waiting(), (1, 0));
+    fake.fail("post_send", 12);
+    let refused = qp.send(mr.all()).unwrap_err();
+    assert!(
+        matches!(
+            &refused,
+            PostError::List { accepted: 0, refused: 1, first, .. } if *first == last[0]
+        ),
+        "{refused}"
+    );
+    assert_eq!(qp.send_account().pending, tickets.len() as u64);
+}

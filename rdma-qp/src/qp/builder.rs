@@ -246,6 +246,7 @@ impl<'a, T: Transport> QpBuilder<'a, T> {
             cqs: (self.send_cq.id(), self.recv_cq.id()),
             silence: Default::default(),
             silence_before_list: Default::default(),
+            copies_wait: false,
             access: self.access,
             told: None,
             marker: None,

@@ -223,6 +223,8 @@ pub struct Qp<T: Transport = Rc> {
     silence: post::Silence,
     /// The same before the list of sends that waits for the doorbell, if any of that list is unsignaled.
     silence_before_list: post::Silence,
+    /// Whether data that is to be copied may wait for the doorbell.
+    copies_wait: bool,
     /// What the peer may do, for `connect`.
     access: crate::pd::Access,
     /// What `endpoint` told the peer.

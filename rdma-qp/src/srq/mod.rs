@@ -347,7 +347,8 @@ impl<K: SrqKind> Srq<K> {
     /// The device refused what waited; the doorbell stays as it was.
     pub fn set_doorbell(&mut self, doorbell: Doorbell) -> Result<(), PostError> {
         self.ring()?;
-        self.poster.set_doorbell(doorbell.requests());
+        let requests = doorbell.requests(self.depth());
+        self.poster.set_doorbell(requests);
         Ok(())
     }
 

@@ -11,15 +11,17 @@ pub enum Doorbell {
     #[default]
     Each,
     /// Requests are built and linked in place; the one that makes up the number hands them all over with one call.
-    /// [`Qp::ring`] hands over what is there. 0 means the same as 1.
+    /// [`Qp::ring`] hands over what is there; so does a request whose data is copied during the call, and one for which the
+    /// queue has no room. 0 means the same as 1, and more than the queue is deep the same as its depth.
     Every(u32),
 }
 
 impl Doorbell {
-    pub(crate) fn requests(self) -> u32 {
+    /// How many that is, of a queue that is so deep: a longer list would never be full.
+    pub(crate) fn requests(self, depth: u32) -> u32 {
         match self {
             Doorbell::Each => 1,
-            Doorbell::Every(requests) => requests.max(1),
+            Doorbell::Every(requests) => requests.min(depth).max(1),
         }
     }
 }
@@ -52,9 +54,31 @@ impl<T: Transport> Qp<T> {
     /// # Errors
     /// The device refused what waited; the doorbell stays as it was.
     pub fn set_doorbell(&mut self, sends: Doorbell, recvs: Doorbell) -> Result<(), PostError> {
+        let (send, recv) = (self.handle.send.depth, self.handle.recv.depth);
+        self.set_lists(sends.requests(send), recvs.requests(recv))?;
+        self.copies_wait = false;
+        Ok(())
+    }
+
+    /// As [`Qp::set_doorbell`], for whoever posts within calls of its own and rings at their end: data that is to be copied waits as
+    /// all else does.
+    #[doc(hidden)]
+    pub fn set_doorbell_of_calls(
+        &mut self,
+        sends: Doorbell,
+        recvs: Doorbell,
+    ) -> Result<(), PostError> {
+        self.set_doorbell(sends, recvs)?;
+        self.copies_wait = true;
+        Ok(())
+    }
+
+    /// The same with the lengths of the lists, which may be greater than the queues are deep: then only [`Qp::ring`] and a full
+    /// queue hand over what waits.
+    pub(crate) fn set_lists(&mut self, sends: u32, recvs: u32) -> Result<(), PostError> {
         self.ring()?;
-        self.handle
-            .set_doorbells(sends.requests(), recvs.requests());
+        self.handle.set_doorbells(sends, recvs);
+        self.copies_wait = true;
         Ok(())
     }
 

@@ -256,7 +256,12 @@ impl<T: Transport> Qp<T> {
                 op.fill(request);
             },
         );
-        self.posted(posted, flags)
+        let ticket = self.posted(posted, flags)?;
+        if flags.contains(PostFlags::INLINE) && !self.copies_wait {
+            // The library reads the region when it is called.
+            self.ring_sends()?;
+        }
+        Ok(ticket)
     }
 
     /// Posts a send request of bytes that are copied during the call, so that they need no region. It is handed to the
@@ -411,10 +416,7 @@ impl<T: Transport> Qp<T> {
             NotPosted::OtherPdAh => PostError::OtherPdAh,
             NotPosted::OtherPortAh { ah, qp } => PostError::OtherPortAh { ah, qp },
             NotPosted::OtherPdWindow => PostError::OtherPdWindow,
-            NotPosted::Full => match self.srq() {
-                Some(srq) if queue != QueueKind::Send => PostError::OnSrq { srq },
-                _ => self.full(queue, false),
-            },
+            NotPosted::Full => self.no_room(queue),
             NotPosted::Refused(refusal) => {
                 let alone = refusal.accepted + refusal.refused <= 1;
                 match self.list_refused(queue, *refusal) {
@@ -422,6 +424,26 @@ impl<T: Transport> Qp<T> {
                     error => error,
                 }
             }
+        }
+    }
+
+    /// The error of a request for which there is no room. What waits for the doorbell is handed over: with a full queue it never
+    /// becomes more, and whoever polls for room waits for it.
+    #[cold]
+    fn no_room(&mut self, queue: QueueKind) -> PostError {
+        let is_send = queue == QueueKind::Send;
+        let rung = if is_send {
+            self.handle.ring_sends()
+        } else {
+            self.handle.ring_recvs()
+        };
+        if let Err(NotPosted::Refused(refusal)) = rung {
+            // Not of the request that was to be posted, so it is told as a list even if it is one.
+            return self.list_refused(queue, *refusal);
+        }
+        match self.srq() {
+            Some(srq) if !is_send => PostError::OnSrq { srq },
+            _ => self.full(queue, false),
         }
     }
 

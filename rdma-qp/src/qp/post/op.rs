@@ -409,7 +409,8 @@ bitflags::bitflags! {
         const FENCE = IBV_SEND_FENCE.bits();
         /// Wake the peer even if it sleeps for solicited completions only.
         const SOLICITED = IBV_SEND_SOLICITED.bits();
-        /// Copy the data during the call: the region is free at once.
+        /// Copy the data during the call: the region is free at once. The request is handed over then, with what waits for the
+        /// doorbell.
         const INLINE = IBV_SEND_INLINE.bits();
         /// No completion on success. The request is done, and its room in the queue free, when a later signaled one is.
         const UNSIGNALED = 1 << 31;
