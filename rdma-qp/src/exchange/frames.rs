@@ -36,6 +36,9 @@ pub(super) trait Stream {
 
     /// Waits until a read is worth trying (if `read`), or a write (if `write`). `false`: `until` has come.
     fn wait(&mut self, read: bool, write: bool, until: Instant) -> io::Result<bool>;
+
+    /// Whether the peer is gone, even if something that it sent is not taken.
+    fn is_over(&self) -> io::Result<bool>;
 }
 
 /// The instant `limit` from now; a limit beyond what the clock can tell counts as a century.
@@ -56,6 +59,8 @@ pub(super) struct Frames<S> {
     pub(super) received: u64,
     /// Bytes of frames that have arrived but were not asked for yet.
     inbox: Vec<u8>,
+    /// The rest of a frame whose beginning the stream has taken: what is sent next begins with it.
+    unsent: Vec<u8>,
 }
 
 impl<S: Stream> Frames<S> {
@@ -67,9 +72,11 @@ impl<S: Stream> Frames<S> {
             sent: 0,
             received: 0,
             inbox: Vec::new(),
+            unsent: Vec::new(),
         }
     }
 
+    /// Sends a frame, after what is left of one before. Of a frame that fails, nothing is sent, or the rest later.
     pub(super) fn send(&mut self, kind: Kind, body: &[u8]) -> Result<(), ExchangeError> {
         if body.len() > MAX_MESSAGE {
             return Err(ExchangeError::TooLong {
@@ -82,28 +89,59 @@ impl<S: Stream> Frames<S> {
         frame.extend_from_slice(&(body.len() as u32).to_be_bytes());
         frame.extend_from_slice(body);
         let until = after(self.limit);
-        let mut rest = &frame[..];
-        while !rest.is_empty() {
-            match self.stream.write(rest) {
-                Ok(0) => return Err(self.lost("it takes no more bytes")),
+        let unsent = std::mem::take(&mut self.unsent);
+        let (taken, result) = self.write(kind, &unsent, until);
+        if result.is_err() {
+            self.unsent = unsent[taken..].to_vec();
+            return result;
+        }
+        let (taken, result) = self.write(kind, &frame, until);
+        if taken > 0 {
+            self.unsent = frame[taken..].to_vec();
+        }
+        result
+    }
+
+    /// Writes bytes until all are taken, and tells how many were.
+    fn write(
+        &mut self,
+        kind: Kind,
+        bytes: &[u8],
+        until: Instant,
+    ) -> (usize, Result<(), ExchangeError>) {
+        let mut taken = 0;
+        while taken < bytes.len() {
+            let result = match self.stream.write(&bytes[taken..]) {
+                Ok(0) => Err(self.lost("it takes no more bytes")),
                 Ok(n) => {
                     self.sent += n as u64;
-                    rest = &rest[n..];
+                    taken += n;
+                    Ok(())
                 }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    // Two ends that both send before they read must not wait for each other.
-                    self.fill()?;
-                    let read = self.room() > 0;
-                    let ready = self.stream.wait(read, true, until);
-                    if !ready.map_err(|e| self.broke(e))? {
-                        return Err(self.timed_out(kind));
-                    }
+                    self.wait_to_write(kind, until)
                 }
-                Err(error) => return Err(self.broke(error)),
+                Err(error) => Err(self.broke(error)),
+            };
+            if result.is_err() {
+                return (taken, result);
             }
         }
-        Ok(())
+        (taken, Ok(()))
+    }
+
+    /// Waits until a write is worth trying.
+    fn wait_to_write(&mut self, kind: Kind, until: Instant) -> Result<(), ExchangeError> {
+        // Two ends that both send before they read must not wait for each other.
+        self.fill()?;
+        let read = self.room() > 0;
+        let ready = self.stream.wait(read, true, until);
+        if ready.map_err(|e| self.broke(e))? {
+            Ok(())
+        } else {
+            Err(self.timed_out(kind))
+        }
     }
 
     pub(super) fn recv(&mut self, expected: Kind) -> Result<Vec<u8>, ExchangeError> {
@@ -159,6 +197,16 @@ impl<S: Stream> Frames<S> {
                 Err(error) => return Err(self.broke(error)),
             }
         }
+    }
+
+    /// Whether the peer is still there.
+    pub(super) fn check(&mut self) -> Result<(), ExchangeError> {
+        self.fill()?;
+        // Behind a full inbox the end of the stream is not read.
+        if self.room() == 0 && self.stream.is_over().map_err(|e| self.broke(e))? {
+            return Err(self.lost("it closed the control channel"));
+        }
+        Ok(())
     }
 
     /// Bytes that the inbox still takes.

@@ -153,14 +153,15 @@ impl Channel {
     /// # Errors
     /// The peer dropped its end, or died.
     pub fn check(&mut self) -> Result<(), ExchangeError> {
-        self.frames.fill()
+        self.frames.check()
     }
 
     /// Sends one message of the application, at most [`MAX_MESSAGE`](super::MAX_MESSAGE) bytes. It waits in memory until the
     /// peer takes it: let the peer answer before there are many.
     ///
     /// # Errors
-    /// The message is too long, or there is no memory for it.
+    /// The message is too long, or there is no memory for it. A message that is half sent by then is not lost: the next step of
+    /// this end sends its rest first.
     pub fn send(&mut self, message: &[u8]) -> Result<(), ExchangeError> {
         self.frames.send(Kind::Message, message)
     }
@@ -300,6 +301,10 @@ impl Stream for Files {
         }
         self.idle = self.idle.saturating_add(1);
         Ok(true)
+    }
+
+    fn is_over(&self) -> io::Result<bool> {
+        Ok(!is_locked(&self.other.file)?)
     }
 }
 

@@ -254,6 +254,15 @@ impl Stream for Socket {
         flags.set(PollFlags::OUT, write);
         wait(self.0.as_fd(), flags, until)
     }
+
+    fn is_over(&self) -> io::Result<bool> {
+        let mut fds = [PollFd::new(&self.0, PollFlags::RDHUP)];
+        match poll(&mut fds, Some(&Timespec::default())) {
+            Ok(found) => Ok(found > 0),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
 }
 
 /// A connection to one peer.
@@ -306,7 +315,8 @@ impl Channel {
     /// Sends one message of the application, at most [`MAX_MESSAGE`] bytes.
     ///
     /// # Errors
-    /// The message is too long, the peer is gone, or takes nothing within the limit.
+    /// The message is too long, the peer is gone, or takes nothing within the limit. A message that is half sent by then is not
+    /// lost: the next step of this end sends its rest first.
     pub fn send(&mut self, message: &[u8]) -> Result<(), ExchangeError> {
         self.frames.send(Kind::Message, message)
     }
@@ -332,7 +342,7 @@ impl Channel {
     /// # Errors
     /// The peer closed the channel or reset it, as the system does for a process that was killed.
     pub fn check(&mut self) -> Result<(), ExchangeError> {
-        self.frames.fill()
+        self.frames.check()
     }
 }
 

@@ -199,6 +199,19 @@ fn a_half_is_good_for_one_channel() {
 }
 
 #[test]
+fn a_lost_peer_is_noticed_behind_messages_that_nobody_took() {
+    let (mut a, mut b) = met();
+    let long = vec![1; super::super::MAX_MESSAGE];
+    a.send(&long).unwrap();
+    a.send(b"last").unwrap();
+    b.check().unwrap();
+    drop(a);
+    assert!(matches!(b.check(), Err(ExchangeError::PeerLost { .. })));
+    assert_eq!(b.recv().unwrap(), long);
+    assert_eq!(b.recv().unwrap(), b"last");
+}
+
+#[test]
 fn the_longest_messages_pass_and_their_memory_is_given_back() {
     let (mut a, mut b) = met();
     let long = vec![7u8; super::super::MAX_MESSAGE];

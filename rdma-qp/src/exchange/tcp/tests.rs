@@ -183,6 +183,63 @@ fn a_peer_that_floods_and_never_reads_cannot_keep_a_send_going() {
     assert!(matches!(error, ExchangeError::TimedOut { .. }), "{error:?}");
 }
 
+/// What the peer gets is whole, whatever this end was told when it sent it.
+#[test]
+fn what_is_sent_after_a_message_that_was_half_sent_is_not_taken_for_its_rest() {
+    let (mut a, mut b) = pair();
+    let sndbuf = rustix::net::sockopt::set_socket_send_buffer_size;
+    sndbuf(&a.frames.stream.0, 8192).unwrap();
+    a.set_limit(Duration::from_millis(50));
+    let mut sent = 0u8;
+    let error = loop {
+        match a.send(&[sent; MAX_MESSAGE]) {
+            Ok(()) => sent += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, ExchangeError::TimedOut { .. }), "{error:?}");
+    let half = a.bytes_sent() % (5 + MAX_MESSAGE as u64) != 0;
+    a.set_limit(LIMIT);
+    let ((), got) = both(
+        &mut a,
+        &mut b,
+        |a| a.send(b"x").unwrap(),
+        |b| {
+            let mut got = vec![b.recv().unwrap()];
+            while got[got.len() - 1] != b"x" {
+                got.push(b.recv().unwrap());
+            }
+            got
+        },
+    );
+    let (last, messages) = got.split_last().unwrap();
+    assert_eq!(last, b"x");
+    for (at, message) in messages.iter().enumerate() {
+        assert!(*message == [at as u8; MAX_MESSAGE], "{at} of {sent}");
+    }
+    assert_eq!(messages.len(), usize::from(sent) + usize::from(half));
+    assert_eq!(a.bytes_sent(), b.bytes_received());
+}
+
+#[test]
+fn a_lost_peer_is_noticed_behind_messages_that_nobody_took() {
+    let (mut a, mut b) = pair();
+    a.send(&[1; MAX_MESSAGE]).unwrap();
+    a.send(b"last").unwrap();
+    while b.frames.received < (MAX_MESSAGE + 5) as u64 {
+        b.check().unwrap();
+    }
+    b.check().unwrap();
+    drop(a);
+    let until = Instant::now() + LIMIT;
+    while b.check().is_ok() {
+        assert!(Instant::now() < until, "it counts as alive");
+        std::thread::yield_now();
+    }
+    assert_eq!(b.recv().unwrap(), [1; MAX_MESSAGE]);
+    assert_eq!(b.recv().unwrap(), b"last");
+}
+
 /// Two addresses: nobody answers at the first (its queue of connections is full), the second is a good one.
 #[test]
 fn an_address_that_does_not_answer_leaves_time_for_the_next() {
