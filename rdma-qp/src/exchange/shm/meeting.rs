@@ -7,6 +7,8 @@ const VERSION: u16 = 1;
 const HELLO: u16 = 1;
 const SEEN: u16 = 2;
 const RECORD: usize = 24;
+/// Most reads of the other's file at one look: it may have no end.
+const READS: usize = 64;
 
 /// Where the two files are.
 pub(super) enum Ends {
@@ -52,16 +54,24 @@ fn side(path: &Path, side: usize) -> PathBuf {
     name.into()
 }
 
-/// Opens a file for both ends' use; no symbolic link is followed.
+/// Opens a file for both ends' use: one of this user. No symbolic link is followed.
 fn open(path: &Path, create: bool) -> io::Result<File> {
-    std::fs::OpenOptions::new()
+    let file = std::fs::OpenOptions::new()
         .read(true)
         .write(true)
         .create(create)
         .truncate(false)
         .mode(0o600)
         .custom_flags(OFlags::NOFOLLOW.bits() as i32)
-        .open(path)
+        .open(path)?;
+    let meta = file.metadata()?;
+    if meta.uid() != rustix::process::geteuid().as_raw() {
+        return Err(ErrorKind::PermissionDenied.into());
+    }
+    if !meta.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "it is no file"));
+    }
+    Ok(file)
 }
 
 /// Whether `path` names this file.
@@ -120,13 +130,6 @@ impl Ends {
 fn claim(path: &Path) -> io::Result<Option<File>> {
     loop {
         let file = open(path, true)?;
-        let meta = file.metadata()?;
-        if meta.uid() != rustix::process::geteuid().as_raw() {
-            return Err(ErrorKind::PermissionDenied.into());
-        }
-        if !meta.is_file() {
-            return Err(io::Error::new(ErrorKind::InvalidInput, "it is no file"));
-        }
         if !try_lock(&file, FlockOperation::NonBlockingLockExclusive)? {
             return Ok(None);
         }
@@ -302,14 +305,21 @@ impl Meeting {
 
     /// Reads the other's records. `true`: it has seen this end.
     fn read(&mut self, other: &mut Other) -> Result<bool, ExchangeError> {
-        // A file with a name may still be replaced by one of a living process; without a name there is only this one.
-        let gone =
-            self.paths.is_none() && !is_locked(&other.log.file).map_err(|e| self.ends.io(e))?;
-        loop {
+        // A file with a name may still be replaced by one of a living process; without a name there is only this one. It is
+        // locked before it says hello, and looked at only then: to look takes the lock for a moment, in which the other end
+        // could not take it.
+        let gone = self.paths.is_none()
+            && other.hello.is_some()
+            && !is_locked(&other.log.file).map_err(|e| self.ends.io(e))?;
+        let mut all = false;
+        for _ in 0..READS {
             let mut bytes = [0; RECORD];
             let room = RECORD - other.part.len();
             let n = match other.log.read(&mut bytes[..room]) {
-                Ok(0) => break,
+                Ok(0) => {
+                    all = true;
+                    break;
+                }
                 Ok(n) => n,
                 Err(error) => return Err(self.ends.io(error)),
             };
@@ -320,7 +330,8 @@ impl Meeting {
             other.part.clear();
             let (kind, pid, number) = self.parse(&whole)?;
             match kind {
-                HELLO => {
+                // It says so once.
+                HELLO if other.hello.is_none_or(|(before, _)| before != number) => {
                     other.hello = Some((number, pid));
                     self.say(SEEN, number)?;
                 }
@@ -330,7 +341,7 @@ impl Meeting {
             }
         }
         match other.hello {
-            Some((_, pid)) if gone => Err(ExchangeError::PeerLost {
+            Some((_, pid)) if gone && all => Err(ExchangeError::PeerLost {
                 peer: format!("process {pid} at {}", self.ends.name()),
                 reason: "it let go of its half before both had met".to_owned(),
             }),

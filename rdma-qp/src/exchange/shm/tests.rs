@@ -198,6 +198,72 @@ fn a_half_is_good_for_one_channel() {
     drop((a, b));
 }
 
+/// Whoever waits for a half does not stand in the way of whoever joins it.
+#[test]
+fn a_half_that_is_not_joined_is_free() {
+    use std::os::fd::AsRawFd;
+    let (left, right) = pair().unwrap();
+    let [own, _other] = right.into_fds();
+    let path = format!("/proc/self/fd/{}", own.as_raw_fd());
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(path)
+        .unwrap();
+    let waiting = std::thread::spawn(|| left.join(Duration::from_millis(300)));
+    while !waiting.is_finished() {
+        let free = try_lock(&file, FlockOperation::NonBlockingLockExclusive);
+        assert!(free.unwrap(), "somebody holds it");
+        flock(&file, FlockOperation::Unlock).unwrap();
+    }
+    let error = waiting.join().unwrap().unwrap_err();
+    assert!(matches!(error, ExchangeError::TimedOut { .. }), "{error}");
+}
+
+#[test]
+fn halves_are_joined_one_after_the_other_whenever_that_is() {
+    for round in 0..200u64 {
+        let (left, right) = pair().unwrap();
+        let pause = Duration::from_micros(round * 17 % 3000);
+        let (a, b) = both(
+            || left.join(LIMIT),
+            || {
+                std::thread::sleep(pause);
+                right.join(LIMIT)
+            },
+        );
+        a.unwrap();
+        b.unwrap();
+    }
+}
+
+/// The other end may write for ever: each look ends, and the limit is kept.
+#[test]
+fn a_look_at_a_long_file_ends_before_the_file() {
+    let limit = Duration::from_millis(300);
+    let name = name();
+    let other = std::fs::File::create(file(&name, 0)).unwrap();
+    flock(&other, FlockOperation::LockExclusive).unwrap();
+    let hellos: Vec<u8> = (0..200_000u32)
+        .flat_map(|number| record(1, 1, number as u8))
+        .collect();
+    other.write_all_at(&hellos, 0).unwrap();
+    let (error, own) = std::thread::scope(|s| {
+        let waiting = s.spawn(|| meet(&name, limit).unwrap_err());
+        let mut own = None;
+        while !waiting.is_finished() {
+            own = own.or_else(|| std::fs::File::open(file(&name, 1)).ok());
+            std::thread::yield_now();
+        }
+        (waiting.join().unwrap(), own.unwrap())
+    });
+    assert!(matches!(error, ExchangeError::TimedOut { .. }), "{error}");
+    let looks = limit.as_millis() / NAP.as_millis() + 2;
+    let answers = own.metadata().unwrap().len() / 24;
+    assert!(u128::from(answers) <= 1 + 64 * looks, "{answers} answers");
+    std::fs::remove_file(file(&name, 0)).unwrap();
+}
+
 #[test]
 fn a_lost_peer_is_noticed_behind_messages_that_nobody_took() {
     let (mut a, mut b) = met();
