@@ -42,7 +42,7 @@ pub struct Options {
     /// [`Timing::default`], if not set: 7 x 268 ms, in which a busy peer has answered, and a lossy network has let something pass.
     pub timing: Timing,
     /// A peer that nothing was heard of for so long is probed; 1 s if not set. On XRC a process makes ways to the nodes whose
-    /// processes send to it, so that it can probe them. `None`: nobody is probed.
+    /// processes send to it, so that it can probe them. More than a year counts as one. `None`: nobody is probed.
     pub heartbeat: Option<Duration>,
     /// A process that does not answer for so long when this one wants to connect to it has failed; 30 s if not set. It answers
     /// only while it polls.
@@ -70,7 +70,15 @@ impl Default for Options {
     }
 }
 
+/// The longest heartbeat: clocks can count some of these.
+const YEAR: Duration = Duration::from_secs(365 * 86400);
+
 impl Options {
+    /// The heartbeat, no longer than clocks can count.
+    pub(super) fn heartbeat(&self) -> Option<Duration> {
+        self.heartbeat.map(|heartbeat| heartbeat.min(YEAR))
+    }
+
     /// The depths with which [`plan`](crate::plan::plan) reckons what a mesh with these options takes.
     pub fn depths(&self) -> Depths {
         Depths {
@@ -111,6 +119,13 @@ impl Options {
                 option: "timing.timeout",
                 value: 0,
                 cure: "with 0 a dead peer is never noticed; give at least 1",
+            });
+        }
+        if self.heartbeat == Some(Duration::ZERO) {
+            return Err(MeshError::Option {
+                option: "heartbeat",
+                value: 0,
+                cure: "with 0 a probe is always due; give more, or None for no probes",
             });
         }
         Ok(())

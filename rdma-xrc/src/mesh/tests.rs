@@ -212,6 +212,11 @@ fn options_that_cannot_be_say_what_to_change() {
     let mut patient = Options::default();
     patient.timing.timeout = rdma_qp::AckTimeout::from_code(0).unwrap();
     assert!(refused(patient).contains("a dead peer is never noticed"));
+    let restless = Options {
+        heartbeat: Some(std::time::Duration::ZERO),
+        ..Options::default()
+    };
+    assert!(refused(restless).starts_with("heartbeat is 0: "));
 }
 
 /// Room for datagrams is shared by those who send, so there need not be some for each process.

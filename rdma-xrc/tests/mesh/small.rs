@@ -218,6 +218,20 @@ fn who_leaves_has_not_failed() {
     }
 }
 
+#[test]
+fn a_heartbeat_may_be_as_long_as_it_likes() {
+    for over in BOTH {
+        let options = Options {
+            heartbeat: Some(Duration::MAX),
+            ..Options::default()
+        };
+        let mut job = Job::new(1, 2, over, &options);
+        job.bring_up();
+        let year = Duration::from_secs(365 * 86400);
+        assert!(job.meshes[0].notices_within().unwrap() > year);
+    }
+}
+
 /// A loop of the program's own, that sleeps on the descriptor.
 #[test]
 fn a_program_can_sleep_on_the_descriptor() {
