@@ -1020,7 +1020,7 @@ typedef struct qp_pair_attr {
      */
     uint32_t inline_data;
     /**
-     * How many sends one doorbell of qp_post_sends() is for; 0: 1.
+     * How many sends one doorbell of qp_post_sends() is for, at most send_depth; 0: 1.
      */
     uint32_t send_batch;
     /**
@@ -1639,6 +1639,7 @@ int qp_listener_destroy(struct qp_listener *listener);
  * @param address     "host:port".
  * @param timeout_ms  Bounds this call and every later step of the channel, in milliseconds; below 0: no bound.
  * @param exchange    Where the handle goes; destroy it with qp_exchange_destroy().
+ * @return 0; ECONNREFUSED: nobody listened there in that time; or what the system said.
  */
 int qp_exchange_tcp(const char *address,
                     int64_t timeout_ms,

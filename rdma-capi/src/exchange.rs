@@ -2,6 +2,8 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::fmt;
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
 
 use rdma_qp::exchange::{ExchangeError, MAX_MESSAGE, shm, tcp};
 use rdma_qp::{Endpoint, Peer, RemoteRegion};
@@ -128,6 +130,10 @@ pub(crate) fn said(function: &'static str, returned: c_int) -> Result<(), Exchan
 
 impl rdma_qp::exchange::Exchange for Program {
     fn swap_bytes(&mut self, mine: &[u8]) -> Result<Vec<u8>, ExchangeError> {
+        if mine.len() > MAX_MESSAGE {
+            let (len, max) = (mine.len(), MAX_MESSAGE);
+            return Err(ExchangeError::TooLong { len, max });
+        }
         let mut theirs = vec![0u8; MAX_MESSAGE];
         let mut len = 0;
         // SAFETY: the program's function, with pointers to that many bytes, valid during the call, as its type says.
@@ -183,6 +189,27 @@ impl Exchange {
     /// Waits for the peer.
     pub(crate) fn barrier(&mut self) -> Result<(), Fault> {
         Ok(self.any().barrier()?)
+    }
+}
+
+/// The pause before it is looked again whether a peer listens.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Connects to a peer that listens, or will within the limit.
+fn connect(address: &str, limit: Duration) -> Result<tcp::Channel, ExchangeError> {
+    let begin = Instant::now();
+    loop {
+        match tcp::connect(address, limit.saturating_sub(begin.elapsed())) {
+            Ok(mut channel) => {
+                channel.set_limit(limit);
+                return Ok(channel);
+            }
+            Err(ExchangeError::Address { source, .. })
+                if source.kind() == ErrorKind::ConnectionRefused
+                    && begin.elapsed() + PAUSE < limit => {}
+            Err(error) => return Err(error),
+        }
+        std::thread::sleep(PAUSE);
     }
 }
 
@@ -266,12 +293,13 @@ export! {
     /// @param address     "host:port".
     /// @param timeout_ms  Bounds this call and every later step of the channel, in milliseconds; below 0: no bound.
     /// @param exchange    Where the handle goes; destroy it with qp_exchange_destroy().
+    /// @return 0; ECONNREFUSED: nobody listened there in that time; or what the system said.
     fn qp_exchange_tcp(
         address: *const c_char as Text<'_>,
         timeout_ms: i64,
         exchange: *mut *mut qp_exchange as Out<'_, *mut qp_exchange>,
     ) {
-        exchange.set(insert(Exchange::Tcp(tcp::connect(address.0, limit(timeout_ms))?))?);
+        exchange.set(insert(Exchange::Tcp(connect(address.0, limit(timeout_ms))?))?);
         Ok(())
     }
 

@@ -395,11 +395,36 @@ static int barrier_fails(void *context)
     return -*(int *)context;
 }
 
+static size_t swapped;
+
+static int swap_notes(void *context, const void *mine, size_t len, void *theirs, size_t room, size_t *their_len)
+{
+    (void)mine, (void)theirs, (void)room;
+    swapped = len;
+    *their_len = 0;
+    return *(int *)context;
+}
+
+static void *listen_later(void *address)
+{
+    qp_listener *listener;
+    qp_exchange *peer;
+
+    usleep(200000);
+    RIGHT(qp_listen(address, &listener));
+    RIGHT(qp_accept(listener, 10000, &peer));
+    RIGHT(qp_exchange_destroy(peer));
+    RIGHT(qp_listener_destroy(listener));
+    return NULL;
+}
+
 static void exchanges(void)
 {
+    static uint8_t bytes[65537];
     qp_exchange *exchange, *one, *two;
     qp_listener *listener;
     qp_endpoint there;
+    pthread_t later;
     char address[64];
     uint8_t byte;
     size_t n;
@@ -412,6 +437,13 @@ static void exchanges(void)
     WRONG(qp_exchange_swap_bytes(exchange, (const uint8_t *)"x", 1, &byte, 1, &n), EINVAL, QP_CODE_RANGE);
     RIGHT(qp_exchange_destroy(exchange));
     WRONG(qp_exchange_barrier(exchange), EBADF, QP_CODE_DESTROYED);
+    /* The program's function is never given more than its type says. */
+    RIGHT(qp_exchange_from(swap_notes, barrier_fails, &returned, &exchange));
+    WRONG(qp_exchange_swap_bytes(exchange, bytes, sizeof bytes, &byte, 1, &n), EINVAL, QP_CODE_RANGE);
+    THAT(swapped == 0);
+    RIGHT(qp_exchange_swap_bytes(exchange, bytes, sizeof bytes - 1, &byte, 1, &n));
+    THAT(swapped == 65536 && n == 0);
+    RIGHT(qp_exchange_destroy(exchange));
 
     RIGHT(qp_listen("127.0.0.1:0", &listener));
     WRONG(qp_accept(listener, 10, &exchange), ETIMEDOUT, QP_CODE_TIMED_OUT);
@@ -424,6 +456,11 @@ static void exchanges(void)
     WRONG(qp_exchange_barrier(one), ECONNRESET, QP_CODE_PEER);
     RIGHT(qp_exchange_destroy(one));
     RIGHT(qp_listener_destroy(listener));
+    WRONG(qp_exchange_tcp(address, 100, &exchange), ECONNREFUSED, QP_CODE_SYSTEM);
+    THAT(!pthread_create(&later, NULL, listen_later, address));
+    RIGHT(qp_exchange_tcp(address, 10000, &one));
+    THAT(!pthread_join(later, NULL));
+    RIGHT(qp_exchange_destroy(one));
     WRONG(qp_exchange_shm("qp-misuse-nobody-comes", 50, &exchange), ETIMEDOUT, QP_CODE_TIMED_OUT);
 }
 
@@ -848,6 +885,62 @@ static void destroyed_meanwhile(void)
     THAT(unexpected == 0);
 }
 
+/* Lists that are not posted to their end: what is told to be posted is, and no more. */
+static void lists(void)
+{
+    qp_pair_attr attr;
+    qp_send sends[8];
+    qp_recv recv = recv_of(mr);
+    qp_pair *one, *two;
+    qp_cq *where;
+    qp_endpoint of_one, of_two;
+    qp_account account;
+    size_t n, i;
+
+    RIGHT(qp_cq_create(device, 64, 0, &where));
+    attr = attr_of(where);
+    attr.send_batch = UINT32_MAX;
+    RIGHT(qp_pair_create(pd, &attr, &one));
+    RIGHT(qp_pair_destroy(one));
+    attr.send_batch = 8;
+    RIGHT(qp_pair_create(pd, &attr, &one));
+    RIGHT(qp_pair_create(pd, &attr, &two));
+    for (i = 0; i < 8; i++) sends[i] = send_of(QP_SEND);
+    n = 9;
+    WRONG(qp_post_sends(one, sends, 5, &n), EINVAL, QP_CODE_STATE);
+    THAT(n == 0);
+    /* What the device refuses is before what lies outside the region. */
+    sends[3].offset = sizeof memory;
+    n = 9;
+    WRONG(qp_post_sends(one, sends, 5, &n), EINVAL, QP_CODE_STATE);
+    THAT(n == 0);
+    RIGHT(qp_pair_endpoint(one, device, 1, -1, NULL, &of_one));
+    RIGHT(qp_pair_endpoint(two, device, 1, -1, NULL, &of_two));
+    RIGHT(qp_pair_connect_begin(one, &of_two, NULL));
+    RIGHT(qp_pair_connect_begin(two, &of_one, NULL));
+    for (i = 0; i < 16; i++) RIGHT(qp_post_recv(two, &recv));
+    RIGHT(qp_pair_connect_finish(one, NULL));
+    RIGHT(qp_pair_connect_finish(two, NULL));
+    WRONG(qp_post_sends(one, sends, 5, &n), EINVAL, QP_CODE_RANGE);
+    THAT(n == 3);
+    sends[3].offset = 0;
+    RIGHT(qp_post_sends(one, sends, 8, &n));
+    THAT(n == 8);
+    RIGHT(qp_pair_account(one, QP_SQ, &account));
+    THAT(account.accepted == 11);
+    RIGHT(qp_pair_reset(one));
+    /* All alike, as those before. */
+    n = 9;
+    WRONG(qp_post_sends(one, sends, 8, &n), EINVAL, QP_CODE_STATE);
+    THAT(n == 0);
+    n = 9;
+    WRONG(qp_post_sends(one, sends, 2, &n), EINVAL, QP_CODE_STATE);
+    THAT(n == 0);
+    RIGHT(qp_pair_account(one, QP_SQ, &account));
+    THAT(account.accepted == 11 && account.pending == 0);
+    RIGHT(qp_pair_destroy(one) || qp_pair_destroy(two) || qp_cq_destroy(where));
+}
+
 /* All that was misused works. */
 static void good(void)
 {
@@ -922,6 +1015,7 @@ int main(int argc, char **argv)
     xrc_recovered();
     callbacks_and_threads();
     destroyed_meanwhile();
+    lists();
     good();
     printf("%d wrong uses, %d not as documented\n", cases, wrong);
     return wrong != 0;

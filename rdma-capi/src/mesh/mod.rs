@@ -17,7 +17,7 @@ use crate::device::{self, qp_device};
 use crate::export::{Array, In, Out, Places, Raw, Room, export};
 use crate::fault::*;
 use crate::memory::{access, qp_mr};
-use crate::slots::{Alone, Held, Kind, Later, Object, insert};
+use crate::slots::{Alone, Held, Kind, Later, Object, Place, insert};
 use crate::values::{deadline, framed, qp_region, qp_timing, unframed};
 use crate::xrc::qp_xrc_domain;
 use attr::qp_mesh_options;
@@ -313,11 +313,13 @@ export! {
             return Err(Fault::range(format!("{len} bytes from {start:p} on: no memory is so long")));
         }
         let joining = mesh.joining()?;
+        // What the others are told of has its handle: nothing fails after that.
+        let place = Place::take()?;
         // SAFETY: the header asks for `len` bytes there until the region is destroyed, which gives them back, or refuses.
         let memory = unsafe { Memory::foreign(start, len) };
         let region: Mr = joining.pd().register(memory, access)?;
         joining.offer(region.remote());
-        mr.set(insert(region)?);
+        mr.set(place.fill(region));
         Ok(())
     }
 

@@ -114,23 +114,32 @@ pub(super) fn list(
             as_first::<SEND, _>(sends, |_| op::Send),
         );
         if done == sends.len() {
-            let rung = list.ring();
+            if let Err(error) = list.ring() {
+                return not_rung(error, done, posted);
+            }
             if let Some(mut posted) = posted {
                 posted.set(done);
             }
-            return match rung {
-                Ok(()) => 0,
-                Err(error) => not_rung(error),
-            };
+            return 0;
         }
     }
     list_left(entered, sends, done, posted)
 }
 
+/// Tells of a list of `done` requests, the last that were built, of which some were refused.
 #[cold]
 #[inline(never)]
-fn not_rung(error: PostError) -> c_int {
-    hot_boundary(|| Err(error.into()))
+fn not_rung(error: PostError, done: usize, posted: Option<Out<'_, usize>>) -> c_int {
+    hot_boundary(|| {
+        let refused = match &error {
+            PostError::List { refused, .. } => *refused as usize,
+            _ => 1,
+        };
+        if let Some(mut posted) = posted {
+            posted.set(done.saturating_sub(refused));
+        }
+        Err(error.into())
+    })
 }
 
 /// What one of a list asks for, if that is the operation `OP` without flags on the region of the first.
@@ -168,16 +177,25 @@ pub(super) fn list_on(
     mut done: usize,
     posted: Option<Out<'_, usize>>,
 ) -> Result<(), Fault> {
+    let accepted = |pair: &Pair| any!(&pair.qp, qp => qp.send_account().accepted);
+    // Those that are built are in the books.
+    let before = accepted(pair).wrapping_sub(done as u64);
     let mut result = Ok(());
     while done < sends.len() && result.is_ok() {
         result = self::sends(pair, &sends[done..], &mut done);
     }
     // Whatever the doorbell is: sends in a row may wait for each other.
     let rung = any!(&mut pair.qp, qp => qp.ring()).map_err(Fault::from);
+    // What is refused when it waited is before what could not be posted after it.
+    let result = rung.and(result);
+    if result.is_err() {
+        // What is refused is out of the books again.
+        done = accepted(pair).saturating_sub(before) as usize;
+    }
     if let Some(mut posted) = posted {
         posted.set(done);
     }
-    result.and(rung)
+    result
 }
 
 /// Posts requests, at least the first, of the same region, which is looked up once; and adds their number to `done`.
