@@ -16,8 +16,8 @@ use crate::raw::run::Run;
 /// Sends that are posted one after another and handed over together, by [`Qp::sends`].
 ///
 /// Posting here does what [`Qp::post`] does, at less cost: what it needs to know of the queue is looked up once. They go to
-/// the device with one call when [`Sends::ring`] is called, or when there are more than the doorbell of the QP is for
-/// ([`Doorbell::Every`], which says what else rings it); what is not handed over when this is dropped waits for [`Qp::ring`]. Regions are borrowed until
+/// the device with one call when [`Sends::ring`] is called, or when there are more than the doorbell of the QP is for, see
+/// [`Doorbell::Every`]; what is not handed over when this is dropped waits for [`Qp::ring`]. Regions are borrowed until
 /// then, and the books know of the requests by then.
 ///
 /// ```
