@@ -880,7 +880,7 @@ fn post_letters(qp: &mut Qp, mr: &rdma_qp::Mr, letters: &str) -> Vec<rdma_qp::Ti
 #[test]
 fn a_refused_receive_takes_nothing_from_what_is_known_of_the_sends() {
     let fake = Fake::new();
-    let (mut qp, mut cq, mr) = in_rts(&fake, 4);
+    let (mut qp, cq, mr) = in_rts(&fake, 4);
     for _ in 0..100 {
         let ticket = qp.send(mr.all()).unwrap();
         fake.complete(0, wc(ticket.wr_id(), IBV_WC_SUCCESS));
@@ -991,7 +991,7 @@ fn a_doorbell_for_more_than_the_queue_takes_is_for_what_it_takes() {
 #[test]
 fn a_full_queue_hands_over_what_waits() {
     let fake = Fake::new();
-    let (mut qp, mut cq, mr) = in_rts(&fake, 6);
+    let (mut qp, cq, mr) = in_rts(&fake, 6);
     let doorbell = Doorbell::Every(4);
     qp.set_doorbell(doorbell, Doorbell::Each).unwrap();
     let tickets = post_letters(&mut qp, &mr, "UUUUUS");
