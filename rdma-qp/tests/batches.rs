@@ -281,4 +281,12 @@ fn what_is_copied_during_the_call_is_handed_over_with_what_waits() {
         assert_eq!(b.bytes(0, 8), b"first...", "{round}");
         assert_eq!(b.bytes(64, 8), b"second..", "{round}");
     }
+    // Whoever rings before the caller goes on may have it wait.
+    a.qp.set_doorbell_of_calls(each, Doorbell::Each).unwrap();
+    let first = a.mr.slice(0, 8).unwrap();
+    let op = op::Write { remote };
+    a.qp.post(op, first, PostFlags::INLINE).unwrap();
+    assert_eq!(a.qp.waiting(), (1, 0));
+    a.qp.ring().unwrap();
+    assert_eq!(tickets(&mut a.cq, 1).len(), 1);
 }
