@@ -270,8 +270,8 @@ impl Device {
     ///
     /// The event is acknowledged before it is returned, so it never holds up the destruction of what it is about.
     ///
-    /// Draining a QP with an SRQ takes events off the descriptor, and keeps them for this call: who sleeps on
-    /// [`Device::event_fd`] asks here once more after a drain.
+    /// Draining a QP with an SRQ takes events off the descriptor, and keeps them for this call; so does moving it from RESET to
+    /// INIT, where its new life begins. Who sleeps on [`Device::event_fd`] asks here once more after either.
     ///
     /// # Errors
     /// The device is gone, or the system refused.

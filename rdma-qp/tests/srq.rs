@@ -12,7 +12,7 @@ use rdma_qp::{
     Access, AsyncEvent, ClosePdError, CloseSrqError, Completion, ConnectionId, Connections, Cq,
     CreateQpError, CreateSrqError, Device, Doorbell, DrainProblem, Memory, Mr, NOTHING,
     PathOptions, Pd, Peer, PostError, PostFlags, QKey, Qp, QueueKind, Recovery, Refill, RnrRetry,
-    Srq, Timing, ToErr, ToReset, WaitError, op,
+    Srq, Timing, ToErr, ToInit, ToReset, WaitError, op,
 };
 use rdma_soft::Profile;
 
@@ -930,6 +930,55 @@ fn connections_are_found_by_their_completions() {
     assert_eq!(connections.len(), 3);
 }
 
+/// Somebody else reads an event of the QP's device where this library cannot see it.
+fn take_event_unseen(qp: &Qp) {
+    let mut event = ibv_async_event::zeroed();
+    // SAFETY: the QP is live, so its context is; the event is acknowledged once.
+    unsafe {
+        let context = (*qp.as_ptr()).context;
+        assert_eq!(rdma_soft::verbs().get_async_event(context, &mut event), 0);
+        rdma_soft::verbs().ack_async_event(&mut event);
+    }
+}
+
+/// The event that a QP has taken its last receive says so of that life, though nobody has read it by the next; those of others
+/// are there still.
+#[test]
+fn the_last_receive_of_a_former_life_is_not_that_of_the_next() {
+    let device = device(Profile::default());
+    let cq = new_cq(&device, 64);
+    let mut s = scene(device, &[&cq], 2, 8, Timing::default());
+    s.recv(2);
+    let [server, other] = &mut s.servers[..] else {
+        panic!("two")
+    };
+    server.to(ToErr).unwrap();
+    other.to(ToErr).unwrap();
+    server.to(ToReset).unwrap();
+    let init = ToInit {
+        port: 1,
+        pkey_index: 0,
+        access: Access::empty(),
+    };
+    server.to(init).unwrap();
+    let event = AsyncEvent::Qp {
+        kind: IBV_EVENT_QP_LAST_WQE_REACHED,
+        qp_num: other.qp_num(),
+    };
+    assert_eq!(s.device.next_event(LIMIT).unwrap(), Some(event));
+    assert_eq!(s.device.next_event(SHORT).unwrap(), None);
+    server.to(ToErr).unwrap();
+    take_event_unseen(server);
+    let error = server.drain(&[&s.out, &cq], SHORT).unwrap_err();
+    assert!(
+        matches!(error.reason, DrainProblem::NoLastWqe { .. }),
+        "{error}"
+    );
+    server.to(ToReset).unwrap();
+    server.to(init).unwrap();
+    server.drain(&[&s.out, &cq], LIMIT).unwrap();
+}
+
 /// A device whose events say nothing: at the deadline the drain says what is missing.
 #[test]
 fn a_device_that_does_not_tell_the_last_receive_is_told_from_a_qp_that_is_not_drained() {
@@ -938,14 +987,7 @@ fn a_device_that_does_not_tell_the_last_receive_is_told_from_a_qp_that_is_not_dr
     let mut s = scene(device, &[&cq], 1, 8, Timing::default());
     s.recv(2);
     s.servers[0].to(ToErr).unwrap();
-    // Somebody else reads the event where this library cannot see it.
-    let mut event = ibv_async_event::zeroed();
-    // SAFETY: the QP is live, so its context is; the event is acknowledged once.
-    unsafe {
-        let context = (*s.servers[0].as_ptr()).context;
-        assert_eq!(rdma_soft::verbs().get_async_event(context, &mut event), 0);
-        rdma_soft::verbs().ack_async_event(&mut event);
-    }
+    take_event_unseen(&s.servers[0]);
     let error = s.servers[0].drain(&[&s.out, &cq], SHORT).unwrap_err();
     assert!(
         matches!(error.reason, DrainProblem::NoLastWqe { srq } if srq == s.srq.number()),

@@ -10,6 +10,7 @@ use rdma_core_sys::*;
 
 use super::{pointer, srq, status};
 use crate::errno::Errno;
+use crate::fd;
 
 /// What the device list says of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +95,18 @@ struct Inbox {
     kept: VecDeque<RawEvent>,
     /// QPs that have taken their last receive from their SRQ, in this life.
     last_wqe: Vec<u32>,
+}
+
+impl Inbox {
+    /// Forgets that the QP of that number has taken its last receive.
+    fn forget_last_wqe(&mut self, qp: u32) {
+        self.last_wqe.retain(|seen| *seen != qp);
+        let told = RawEvent {
+            kind: IBV_EVENT_QP_LAST_WQE_REACHED,
+            element: Element::Qp(qp),
+        };
+        self.kept.retain(|event| *event != told);
+    }
 }
 
 // SAFETY: ibv_context and all calls on it may be used from any thread (libibverbs is thread safe, as its manual says).
@@ -277,25 +290,34 @@ impl ContextHandle {
     /// them. The descriptor is not blocking.
     pub(crate) fn saw_last_wqe(&self, qp: u32) -> Result<bool, Errno> {
         let mut inbox = self.inbox();
+        self.keep_waiting(&mut inbox)?;
+        Ok(inbox.last_wqe.contains(&qp))
+    }
+
+    /// Forgets what was seen of the QP of that number: its life has ended, or it is destroyed. So a program that drains and
+    /// never asks for events does not gather them.
+    pub(super) fn forget_last_wqe(&self, qp: u32) {
+        self.inbox().forget_last_wqe(qp);
+    }
+
+    /// The same of a QP that is about to leave RESET, for what nobody has seen yet, too: whatever there is of it is of a former
+    /// life. An adapter may raise the event after the move to RESET has returned, but none of the new life before this one.
+    pub(super) fn forget_waiting_last_wqe(&self, qp: u32) {
+        let mut inbox = self.inbox();
+        // Where the events cannot be read the next drain says so.
+        let _ = fd::set_nonblocking(self.async_fd()).and_then(|()| self.keep_waiting(&mut inbox));
+        inbox.forget_last_wqe(qp);
+    }
+
+    /// Takes all events that wait, and keeps them. The descriptor is not blocking.
+    fn keep_waiting(&self, inbox: &mut Inbox) -> Result<(), Errno> {
         loop {
-            match self.take_event(&mut inbox) {
+            match self.take_event(inbox) {
                 Ok(event) => inbox.kept.push_back(event),
-                Err(errno) if errno.is_again() => return Ok(inbox.last_wqe.contains(&qp)),
+                Err(errno) if errno.is_again() => return Ok(()),
                 Err(errno) => return Err(errno),
             }
         }
-    }
-
-    /// Forgets what was seen of the QP of that number: it begins a new life, or is destroyed. So a program that drains and
-    /// never asks for events does not gather them.
-    pub(super) fn forget_last_wqe(&self, qp: u32) {
-        let mut inbox = self.inbox();
-        inbox.last_wqe.retain(|seen| *seen != qp);
-        let of_former_life = RawEvent {
-            kind: IBV_EVENT_QP_LAST_WQE_REACHED,
-            element: Element::Qp(qp),
-        };
-        inbox.kept.retain(|event| *event != of_former_life);
     }
 
     /// Takes and acknowledges an event. The lock is held, so that a QP that waits for its acknowledgement to be destroyed is

@@ -182,6 +182,10 @@ impl QpHandle {
         mask: ibv_qp_attr_mask,
     ) -> Result<(), Errno> {
         let mut attr = *attr;
+        if mask.contains(IBV_QP_STATE) && attr.qp_state == IBV_QPS_INIT && self.srq.is_some() {
+            // It is in RESET, or in INIT, where it takes no receives: the caller has looked.
+            self.pd.context.forget_waiting_last_wqe(self.number);
+        }
         // SAFETY: the QP is live (invariant 1); `attr` is whole.
         let result = status(unsafe {
             self.pd
