@@ -206,6 +206,50 @@ fn a_region_that_cannot_be_deregistered_is_leaked_or_given_back() {
     assert_eq!(fake.state().live["mr"], 1);
 }
 
+/// A region to which windows can be bound.
+fn bindable(pd: &Pd) -> Mr {
+    let access = Access::LOCAL_WRITE | Access::MW_BIND;
+    pd.register(Memory::zeroed(8), access).unwrap()
+}
+
+/// The window is gone, and in no books yet, when the region is refused because of it: the thread that frees the window frees the
+/// region too.
+#[test]
+fn a_region_that_is_refused_while_its_window_goes_is_freed() {
+    let fake = Fake::new();
+    let pd = device().alloc_pd().unwrap();
+    let (mr, window) = (bindable(&pd), pd.window().unwrap());
+    let stop = fake.stop("dealloc_mw");
+    std::thread::scope(|scope| {
+        scope.spawn(move || drop(window));
+        stop.wait();
+        fake.fail("dereg_mr", 22);
+        drop(mr);
+        stop.wait();
+    });
+    assert_eq!(fake.count("dereg_mr"), 2);
+    assert_eq!(fake.state().live["mr"], 0);
+}
+
+/// The window goes between the refusal of its region and the time when the region is known to wait, and another one stays.
+#[test]
+fn a_region_whose_window_went_after_it_was_refused_is_freed_beside_other_windows() {
+    let fake = Fake::new();
+    let pd = device().alloc_pd().unwrap();
+    let (mr, window) = (bindable(&pd), pd.window().unwrap());
+    let _other = pd.window().unwrap();
+    fake.fail("dereg_mr", 22);
+    let stop = fake.stop("dereg_mr");
+    std::thread::scope(|scope| {
+        scope.spawn(move || drop(mr));
+        stop.wait();
+        drop(window);
+        stop.wait();
+    });
+    assert_eq!(fake.count("dereg_mr"), 2);
+    assert_eq!(fake.state().live["mr"], 0);
+}
+
 /// One QP on a CQ, in INIT, with a region.
 struct Bench {
     fake: Fake,

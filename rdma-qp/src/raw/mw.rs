@@ -7,7 +7,7 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use rdma_core_sys::*;
 
@@ -48,7 +48,7 @@ impl OwnedWindow {
     pub(crate) fn allocate(pd: &Arc<PdHandle>, kind: ibv_mw_type) -> Result<OwnedWindow, Errno> {
         // SAFETY: the PD is live (invariant 1).
         let ptr = pointer(unsafe { ops::ibv_alloc_mw(pd.as_ptr(), kind) })?;
-        pd.windows.fetch_add(1, Relaxed);
+        pd.windows_made.fetch_add(1, Relaxed);
         Ok(OwnedWindow {
             window: ManuallyDrop::new(WindowHandle {
                 ptr,
@@ -140,7 +140,7 @@ impl PdHandle {
         // name it: the caller checked the marks.
         match status(unsafe { ops::ibv_dealloc_mw(window.ptr.as_ptr()) }) {
             Ok(()) => {
-                self.windows.fetch_sub(1, Relaxed);
+                self.windows_freed.fetch_add(1, Release);
             }
             Err(errno) => {
                 tracing::error!(device = %self.context.name, %errno, "a memory window could not be freed and stays");

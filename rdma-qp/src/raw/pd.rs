@@ -8,7 +8,7 @@
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -84,8 +84,10 @@ pub(crate) struct PdHandle {
     ptr: NonNull<ibv_pd>,
     /// Live regions.
     regions: AtomicUsize,
-    /// Live memory windows.
-    pub(super) windows: AtomicUsize,
+    /// Memory windows that were made.
+    pub(super) windows_made: AtomicUsize,
+    /// Those of them that were freed; counted when they are.
+    pub(super) windows_freed: AtomicUsize,
     freed: bool,
     state: Mutex<State>,
     ahs: Mutex<Cache>,
@@ -109,7 +111,8 @@ impl PdHandle {
             id,
             ptr,
             regions: AtomicUsize::new(0),
-            windows: AtomicUsize::new(0),
+            windows_made: AtomicUsize::new(0),
+            windows_freed: AtomicUsize::new(0),
             freed: false,
             state: Mutex::default(),
             ahs: Mutex::default(),
@@ -242,6 +245,19 @@ impl PdHandle {
 
     /// Frees everything retired that no queue holds any more. Returns how many regions are left.
     pub(crate) fn sweep(&self) -> usize {
+        loop {
+            let freed = self.windows_freed.load(Acquire);
+            let left = self.sweep_once();
+            // A region that was refused because of a window is in the list again. Who freed the window, here or in another
+            // thread, counts it before it looks at the list once more: so it finds the region there, or the count has changed
+            // by now.
+            if self.windows_freed.load(Acquire) == freed {
+                return left;
+            }
+        }
+    }
+
+    fn sweep_once(&self) -> usize {
         let mut free = Vec::new();
         let mut state = self.state();
         for retired in &mut state.retired {
@@ -277,19 +293,22 @@ impl PdHandle {
             .sum::<usize>()
     }
 
+    /// Live memory windows.
+    fn windows(&self) -> usize {
+        // In this order: one that is seen freed is seen made.
+        let freed = self.windows_freed.load(Acquire);
+        self.windows_made.load(Relaxed) - freed
+    }
+
     /// Does with a region what is left when it cannot be deregistered. Returns how many wait on.
     fn keep_or_leak(&self, mut errno: Errno, mut region: Region) -> usize {
         if region.access.contains(IBV_ACCESS_MW_BIND) {
-            if self.windows.load(Relaxed) > 0 {
+            if self.windows() > 0 {
                 // A window may be bound to it, which devices tell by different numbers (the kernel's rxe by EINVAL:
-                // `rxe_mr.c`, `rxe_dereg_mr`). When a window goes, there is a sweep.
+                // `rxe_mr.c`, `rxe_dereg_mr`). When a window goes, there is a sweep, see `sweep`.
                 let (what, marks) = (Resource::Region(region), Vec::new());
                 self.state().retired.push(Retired { what, marks });
-                // Unless the last one has gone meanwhile, in another thread, whose sweep did not see it.
-                return match self.windows.load(Relaxed) {
-                    0 => self.sweep().min(1),
-                    _ => 1,
-                };
+                return 1;
             }
             // The last window may have gone after the refusal.
             (errno, region) = match self.deregister(region) {

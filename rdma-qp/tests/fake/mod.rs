@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::net::Ipv6Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard};
 
 use rdma_core_sys::*;
 use rustix::event::{EventfdFlags, eventfd};
@@ -48,6 +48,8 @@ pub struct State {
     pub domains: Vec<(c_int, c_int)>,
     /// The request of a list, counted from 0, that the next post of sends refuses with ENOMEM.
     pub refuse_at: Option<usize>,
+    /// Calls that stop, see [`Fake::stop`].
+    stops: HashMap<&'static str, Arc<Barrier>>,
     next: u32,
 }
 
@@ -98,7 +100,7 @@ impl Fake {
         ) = (64, 4, 128, 4);
         (device.max_srq, device.max_srq_wr, device.max_srq_sge) = (4, 64, 4);
         (device.max_qp_rd_atom, device.max_qp_init_rd_atom) = (4, 16);
-        device.device_cap_flags = IBV_DEVICE_XRC.bits() as u32;
+        device.device_cap_flags = (IBV_DEVICE_XRC | IBV_DEVICE_MEM_WINDOW_TYPE_2B).bits() as u32;
         let state = State {
             ports: vec![port, port],
             device,
@@ -129,6 +131,14 @@ impl Fake {
             .entry(call)
             .or_default()
             .push_back(errno);
+    }
+
+    /// Makes the next call of that name, `dereg_mr` or `dealloc_mw`, stop when it has done what it does. It meets who waits at
+    /// the barrier twice: there, and to go on.
+    pub fn stop(&self, call: &'static str) -> Arc<Barrier> {
+        let stop = Arc::new(Barrier::new(2));
+        self.state().stops.insert(call, stop.clone());
+        stop
     }
 
     /// How often it was called.
@@ -233,6 +243,15 @@ fn called(context: *mut ibv_context, call: &'static str) -> c_int {
         .unwrap_or(0)
 }
 
+/// The end of a call, which may stop there.
+fn done(context: *mut ibv_context, call: &'static str) {
+    let stop = state(context).lock().unwrap().stops.remove(call);
+    if let Some(stop) = stop {
+        stop.wait();
+        stop.wait();
+    }
+}
+
 fn born(context: *mut ibv_context, kind: &'static str) {
     *state(context).lock().unwrap().live.entry(kind).or_default() += 1;
 }
@@ -291,6 +310,8 @@ unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     ibv.ops.post_send = Some(post_send);
     ibv.ops.post_recv = Some(post_recv);
     ibv.ops.post_srq_recv = Some(post_srq_recv);
+    ibv.ops.alloc_mw = Some(alloc_mw);
+    ibv.ops.dealloc_mw = Some(dealloc_mw);
     ibv.async_fd = -1;
     *state.lock().unwrap().live.entry("context").or_default() += 1;
     let made = Box::into_raw(Box::new(Context { front, state }));
@@ -466,6 +487,37 @@ unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
         // SAFETY: made by `reg_mr`, freed once.
         drop(unsafe { Box::from_raw(mr) });
     }
+    done(context, "dereg_mr");
+    errno
+}
+
+unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, type_: ibv_mw_type) -> *mut ibv_mw {
+    // SAFETY: the caller passes a live PD of this provider.
+    let context = unsafe { (*pd).context };
+    let errno = called(context, "alloc_mw");
+    if errno != 0 {
+        return null(errno);
+    }
+    born(context, "mw");
+    Box::into_raw(Box::new(ibv_mw {
+        context,
+        pd,
+        rkey: 0x30,
+        handle: 0,
+        type_,
+    }))
+}
+
+unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    // SAFETY: the caller passes a live window of this provider.
+    let context = unsafe { (*mw).context };
+    let errno = called(context, "dealloc_mw");
+    if errno == 0 {
+        died(context, "mw");
+        // SAFETY: made by `alloc_mw`, freed once.
+        drop(unsafe { Box::from_raw(mw) });
+    }
+    done(context, "dealloc_mw");
     errno
 }
 
