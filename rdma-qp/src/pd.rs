@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rdma_core_sys::{
     IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_MW_BIND, IBV_ACCESS_ON_DEMAND, IBV_ACCESS_RELAXED_ORDERING,
@@ -10,11 +11,12 @@ use rdma_core_sys::{
 };
 
 use crate::cq::Cq;
+use crate::deadline::Deadline;
 use crate::errno::Errno;
 use crate::mr::Mr;
 use crate::qp::{QpBuilder, Rc, Uc, Ud};
 use crate::raw::memory::Memory;
-use crate::raw::pd::PdHandle;
+use crate::raw::pd::{Contents, PdHandle};
 use crate::raw::region::OwnedRegion;
 use crate::xrc::{XrcDomain, XrcSend, XrcSrqBuilder};
 
@@ -210,8 +212,11 @@ impl Pd {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClosePdError {
-    /// Something of it is left.
-    #[error("the protection domain still has {}{} and {regions} region(s){}", qp_names(.qps), srq_names(.srqs), ah_count(*.ahs))]
+    /// Something of it is left. If nothing is named, another thread is in a call that uses it, and was for a second.
+    #[error(
+        "the protection domain still has {}{} and {regions} region(s){}{}",
+        qp_names(.qps), srq_names(.srqs), window_count(*.windows), ah_count(*.ahs)
+    )]
     Busy {
         /// The domain.
         pd: Pd,
@@ -221,6 +226,8 @@ pub enum ClosePdError {
         srqs: Vec<u32>,
         /// Number of its regions, those included that were dropped and are still held by queues.
         regions: usize,
+        /// Number of its memory windows, those included that were dropped and are still held by queues.
+        windows: usize,
         /// Number of address handles that somebody has, see [`Ah`](crate::Ah). Those that only the domain keeps do not count.
         ahs: usize,
     },
@@ -244,6 +251,14 @@ fn qp_names(numbers: &[u32]) -> String {
     }
 }
 
+fn window_count(windows: usize) -> String {
+    match windows {
+        0 => String::new(),
+        1 => ", and 1 memory window".to_owned(),
+        windows => format!(", and {windows} memory windows"),
+    }
+}
+
 fn ah_count(held: usize) -> String {
     match held {
         0 => String::new(),
@@ -255,33 +270,53 @@ fn srq_names(numbers: &[u32]) -> String {
     numbers.iter().map(|n| format!(", SRQ {n}")).collect()
 }
 
+/// How long [`Pd::close`] waits for threads that use the domain within a call, and let go of it.
+const PASSING: Duration = Duration::from_secs(1);
+
 impl Pd {
     /// Frees the domain and says whether that worked. Dropping it instead frees it when the last of what was made in it
     /// is gone.
     ///
+    /// Where nothing is left but what another thread is freeing, because it polls a CQ or drops something, it waits for that.
+    ///
     /// # Errors
     /// Something of it is left (the error says what), or the library refused.
     pub fn close(self) -> Result<(), ClosePdError> {
-        let Pd { handle, attr } = self;
-        handle.sweep();
-        match Arc::try_unwrap(handle) {
-            Ok(mut handle) => handle.free().map_err(|source| {
-                let pd = Pd {
-                    handle: Arc::new(handle),
-                    attr,
-                };
-                ClosePdError::Refused { pd, source }
-            }),
-            Err(handle) => {
-                let ((qps, srqs, regions), ahs) = (handle.contents(), handle.held_ahs());
-                Err(ClosePdError::Busy {
+        let Pd { mut handle, attr } = self;
+        let deadline = Deadline::from(PASSING);
+        loop {
+            handle.sweep();
+            handle = match Arc::try_unwrap(handle) {
+                Ok(mut handle) => {
+                    return handle.free().map_err(|source| {
+                        let pd = Pd {
+                            handle: Arc::new(handle),
+                            attr,
+                        };
+                        ClosePdError::Refused { pd, source }
+                    });
+                }
+                Err(handle) => handle,
+            };
+            let Contents {
+                qps,
+                srqs,
+                regions,
+                windows,
+                ahs,
+                passes,
+            } = handle.contents();
+            if !passes || deadline.passed() {
+                return Err(ClosePdError::Busy {
                     pd: Pd { handle, attr },
                     qps,
                     srqs,
                     regions,
+                    windows,
                     ahs,
-                })
+                });
             }
+            std::thread::sleep(Duration::from_micros(20));
         }
     }
 }

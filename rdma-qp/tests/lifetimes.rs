@@ -250,6 +250,33 @@ fn a_region_whose_window_went_after_it_was_refused_is_freed_beside_other_windows
     assert_eq!(fake.state().live["mr"], 0);
 }
 
+/// Whoever polls holds the domain while it frees a region of it; the one who closes it has nothing left of it.
+#[test]
+fn closing_a_domain_waits_for_what_another_thread_is_freeing() {
+    let Bench {
+        fake,
+        pd,
+        cq,
+        mut qp,
+        mr,
+    } = bench();
+    qp.send(mr.all()).unwrap();
+    drop(mr);
+    fake.complete(0, wc(fake.send_id(qp.qp_num(), 0), IBV_WC_SUCCESS));
+    let stop = fake.stop("dereg_mr");
+    let closed = std::thread::scope(|scope| {
+        scope.spawn(move || while cq.poll().unwrap().is_some() {});
+        stop.wait();
+        drop(qp);
+        let closing = scope.spawn(move || pd.close());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        stop.wait();
+        closing.join().unwrap()
+    });
+    closed.unwrap();
+    assert_eq!(fake.live(), 0);
+}
+
 /// One QP on a CQ, in INIT, with a region.
 struct Bench {
     fake: Fake,

@@ -4,7 +4,7 @@ mod common;
 
 use common::{LIMIT, device, pair};
 use rdma_core_sys::{IBV_WC_MW_BIND_ERR, IBV_WC_REM_ACCESS_ERR};
-use rdma_qp::{Access, Memory, PostError, PostFlags, WaitError};
+use rdma_qp::{Access, ClosePdError, Memory, PostError, PostFlags, WaitError};
 use rdma_soft::Profile;
 
 fn bindable(pd: &rdma_qp::Pd) -> rdma_qp::Mr {
@@ -113,6 +113,24 @@ fn a_region_dropped_under_a_window_is_freed_after_it() {
     assert_eq!(a.pd.retired_regions(), 1);
     drop(window);
     assert_eq!(a.pd.retired_regions(), 0);
+}
+
+#[test]
+fn a_domain_with_a_window_says_so_when_it_is_closed() {
+    let device = device(Profile::default());
+    let pd = device.alloc_pd().unwrap();
+    let window = pd.window().unwrap();
+    let error = pd.close().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the protection domain still has no QP and 0 region(s), and 1 memory window"
+    );
+    let ClosePdError::Busy { pd, windows, .. } = error else {
+        panic!("{error}")
+    };
+    assert_eq!(windows, 1);
+    drop(window);
+    pd.close().unwrap();
 }
 
 #[test]

@@ -220,11 +220,6 @@ impl PdHandle {
         }
     }
 
-    /// Address handles that somebody has.
-    pub(crate) fn held_ahs(&self) -> usize {
-        self.held_ahs.load(Relaxed)
-    }
-
     /// Empties the cache. Returns how many handles were in it.
     pub(crate) fn forget_ahs(&self) -> usize {
         let gone = self.cached_ahs().clear();

@@ -8,7 +8,7 @@
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -88,6 +88,8 @@ pub(crate) struct PdHandle {
     pub(super) windows_made: AtomicUsize,
     /// Those of them that were freed; counted when they are.
     pub(super) windows_freed: AtomicUsize,
+    /// Sweeps under way.
+    sweeps: AtomicUsize,
     freed: bool,
     state: Mutex<State>,
     ahs: Mutex<Cache>,
@@ -113,6 +115,7 @@ impl PdHandle {
             regions: AtomicUsize::new(0),
             windows_made: AtomicUsize::new(0),
             windows_freed: AtomicUsize::new(0),
+            sweeps: AtomicUsize::new(0),
             freed: false,
             state: Mutex::default(),
             ahs: Mutex::default(),
@@ -245,16 +248,19 @@ impl PdHandle {
 
     /// Frees everything retired that no queue holds any more. Returns how many regions are left.
     pub(crate) fn sweep(&self) -> usize {
-        loop {
+        self.sweeps.fetch_add(1, Relaxed);
+        let left = loop {
             let freed = self.windows_freed.load(Acquire);
             let left = self.sweep_once();
             // A region that was refused because of a window is in the list again. Who freed the window, here or in another
             // thread, counts it before it looks at the list once more: so it finds the region there, or the count has changed
             // by now.
             if self.windows_freed.load(Acquire) == freed {
-                return left;
+                break left;
             }
-        }
+        };
+        self.sweeps.fetch_sub(1, Release);
+        left
     }
 
     fn sweep_once(&self) -> usize {
@@ -354,9 +360,25 @@ pub(crate) enum Reclaim {
     Refused(Errno),
 }
 
+/// What is left in a PD.
+pub(crate) struct Contents {
+    /// Numbers of its QPs.
+    pub(crate) qps: Vec<u32>,
+    /// Numbers of its SRQs.
+    pub(crate) srqs: Vec<u32>,
+    pub(crate) regions: usize,
+    pub(crate) windows: usize,
+    /// Address handles that somebody has.
+    pub(crate) ahs: usize,
+    /// There is nothing, or another thread is about to free what there is.
+    pub(crate) passes: bool,
+}
+
 impl PdHandle {
-    /// What is left in it: the numbers of its QPs and of its SRQs, and the number of its regions.
-    pub(crate) fn contents(&self) -> (Vec<u32>, Vec<u32>, usize) {
+    /// What is left in it.
+    pub(crate) fn contents(&self) -> Contents {
+        // First: what a sweep that has ended by now has freed is not counted below.
+        let swept = self.sweeps.load(Acquire) > 0;
         let (mut qps, mut srqs) = (Vec::new(), Vec::new());
         for books in &self.state().queues {
             match books {
@@ -365,7 +387,17 @@ impl PdHandle {
             }
         }
         qps.dedup();
-        (qps, srqs, self.regions.load(Relaxed))
+        let (regions, windows) = (self.regions.load(Relaxed), self.windows());
+        let ahs = self.held_ahs.load(Relaxed);
+        let is_used = !qps.is_empty() || !srqs.is_empty() || ahs > 0;
+        Contents {
+            qps,
+            srqs,
+            regions,
+            windows,
+            ahs,
+            passes: !is_used && (swept || regions + windows == 0),
+        }
     }
 
     /// Frees the PD and says whether that worked. Nothing is left in it: the caller has the only `Arc`.
