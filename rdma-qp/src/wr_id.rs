@@ -18,7 +18,7 @@
 //! * *slot*: a number that one queue of a QP has in the process at a time, or, with [`SHARED`], the number of a shared receive
 //!   queue, whose completions may come to any completion queue. The low bits of the former are the queue's place in the table
 //!   of the completion queue that it reports to (`raw/slots`, `raw/table`).
-//! * *operation*: the code of [`crate::Operation`].
+//! * *operation*: the code of [`crate::Operation`], or [`MARKER`].
 //!
 //! A `wr_id` without operation is a *mark*: a place in a queue's sequence.
 
@@ -34,6 +34,9 @@ pub(crate) const SEQUENCE_SHIFT: u32 = OPERATION_BITS + SLOT_BITS;
 const OPERATION_BITS: u32 = 4;
 /// Mask of the operation.
 pub(crate) const OPERATION_MASK: u64 = (1 << OPERATION_BITS) - 1;
+/// Stands for the operation of the request that a drain posts to mark the end of a send queue, and that is nobody else's. No
+/// [`crate::Operation`] has that code.
+pub(crate) const MARKER: u64 = OPERATION_MASK;
 /// Bits of the slot.
 const SLOT_BITS: u32 = 20;
 /// Slots of shared receive queues have this bit, those of the queues of QPs have not.
@@ -85,6 +88,11 @@ pub(crate) fn slot(id: u64) -> u32 {
 #[inline]
 pub(crate) fn operation(id: u64) -> u8 {
     (id & OPERATION_MASK) as u8
+}
+
+/// Whether a request of this library has [`MARKER`].
+pub(crate) fn is_marker(id: u64) -> bool {
+    id & OPERATION_MASK == MARKER
 }
 
 /// The low 40 bits of the sequence.

@@ -278,6 +278,87 @@ fn at_the_deadline_the_missing_requests_are_counted_and_nothing_that_came_is_los
     assert_eq!(drained.sends(Fate::Unknown).count(), 2);
 }
 
+/// The request that a drain posts behind unsignaled ones may complete after the deadline: the application does not see it,
+/// whatever way it polls, and the next drain does not miss it.
+#[test]
+fn what_marks_the_end_for_a_drain_is_not_handed_out_after_its_deadline() {
+    const SOON: Duration = Duration::from_millis(20);
+    for way in 0..4 {
+        let fake = Fake::new();
+        let device = Device::open(&fake::verbs(), "fake0").unwrap();
+        let (pd, mut cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
+        let mut qp = pd.rc(&cq).send_depth(8).recv_depth(8).create().unwrap();
+        fake.set_state(qp.qp_num(), IBV_QPS_RTS);
+        let silent = qp.post_with(7, op::Send, NOTHING, PostFlags::UNSIGNALED);
+        let silent = silent.unwrap();
+        let receive = qp.recv(NOTHING).unwrap();
+        let error = qp.drain(&[&cq], SOON).unwrap_err().to_string();
+        assert!(
+            error.contains("1 requests of the SQ and 1 of the RQ"),
+            "{error}"
+        );
+        let ids = [0, 1].map(|index| fake.send_id(qp.qp_num(), index));
+        assert_eq!(ids[0], silent.wr_id());
+        for id in ids {
+            fake.complete(0, wc(id, IBV_WC_WR_FLUSH_ERR));
+        }
+        let mut seen = Vec::new();
+        match way {
+            0 => {
+                while let Some(done) = cq.poll().unwrap() {
+                    seen.push((done.ticket, cq.context(&done)));
+                }
+            }
+            1 => {
+                let mut batch = cq.poll_batch().unwrap();
+                while let Some(done) = batch.next_by(
+                    |usual| (usual.ticket(), usual.context()),
+                    |done, context| (done.ticket, context),
+                ) {
+                    seen.push(done);
+                }
+            }
+            2 => {
+                // What waits for another one keeps both, and drops the one.
+                assert!(cq.wait(&receive, SOON).is_err());
+                while let Some(done) = cq.poll().unwrap() {
+                    seen.push((done.ticket, cq.context(&done)));
+                }
+            }
+            _ => {
+                // The drain of another QP keeps both, and drops the one.
+                let mut other = pd.rc(&cq).create().unwrap();
+                fake.set_state(other.qp_num(), IBV_QPS_RTS);
+                let drained = other.drain(&[&cq], LIMIT).unwrap();
+                assert!(drained.completions.is_empty());
+                while let Some(done) = cq.poll().unwrap() {
+                    seen.push((done.ticket, cq.context(&done)));
+                }
+            }
+        }
+        assert_eq!(seen, [(silent, 7)], "way {way}");
+        assert_eq!(cq.stale(), 0);
+        let error = qp.drain(&[&cq], SOON).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the QP is not drained: the deadline has passed, and 0 requests of the SQ and 1 of the RQ have no outcome"
+        );
+        assert_eq!(error.drained.send, Default::default());
+        // Behind another unsignaled one there is another mark.
+        qp.post(op::Send, NOTHING, PostFlags::UNSIGNALED).unwrap();
+        qp.drain(&[&cq], SOON).unwrap_err();
+        for index in [2, 3] {
+            let id = fake.send_id(qp.qp_num(), index);
+            fake.complete(0, wc(id, IBV_WC_WR_FLUSH_ERR));
+        }
+        fake.complete(0, wc(receive.wr_id(), IBV_WC_WR_FLUSH_ERR));
+        let drained = qp.drain(&[&cq], LIMIT).unwrap();
+        assert_eq!((drained.send.flushed, drained.completions.len()), (1, 2));
+        let books = qp.send_account();
+        assert_eq!((books.accepted, books.flushed, books.pending), (4, 4, 0));
+    }
+}
+
 /// What a requester can conclude of each status, by what the peer does: it executes in order, and acknowledges what it did.
 #[test]
 fn what_the_peer_made_of_a_send_follows_from_the_failure() {

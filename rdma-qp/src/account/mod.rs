@@ -14,7 +14,7 @@ pub(crate) use queue::{Ending, Outcomes, Queue, Retired};
 pub(crate) use room::Room;
 pub(crate) use shared::{Seen, Share, Shared};
 
-use crate::wr_id::QueueKind;
+use crate::wr_id::{self, QueueKind};
 
 /// The books of any queue, as far as memory is concerned that its requests may use.
 #[derive(Clone)]
@@ -97,6 +97,8 @@ pub enum Operation {
     /// A posted receive.
     Recv,
 }
+
+const _: () = assert!((Operation::Recv as u64) < wr_id::MARKER);
 
 impl Operation {
     /// The operation of that code, which is its number.

@@ -65,9 +65,8 @@ impl Cq {
         }
         self.intake.go_on();
         while let Some(wc) = self.intake.take_taken() {
-            match poller.book(&self.intake, self.id, &wc) {
-                Some(booked) => return Some(self.hand_out(booked)),
-                None => self.stale.set(self.stale.get() + 1),
+            if let Some(booked) = poller.book(&self.intake, self.id, &wc) {
+                return Some(self.hand_out(booked));
             }
         }
         None

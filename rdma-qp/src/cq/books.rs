@@ -35,6 +35,8 @@ pub(super) struct Poller {
     pub(super) drained: HashMap<u64, u64, NumberHasher>,
     /// The shared receive queues whose receives complete here.
     pub(super) srqs: Srqs,
+    /// Completions that belonged to no outstanding request.
+    pub(super) stale: u64,
 }
 
 /// A completion that was entered into the books.
@@ -150,15 +152,17 @@ impl Poller {
         self.stash = stash;
     }
 
-    /// Books a completion. `None`: it belongs to no outstanding request.
+    /// Books a completion. `None`: it is nobody's, because it belongs to no outstanding request, or to a drain's.
     pub(super) fn book(&mut self, intake: &Intake, cq: u32, wc: &ibv_wc) -> Option<Booked> {
         let ending = ending_of(wc);
         let Some(queue) = intake.find(wc.wr_id) else {
-            return self.srqs.book(cq, wc);
+            return self.srqs.book(cq, wc).or_else(|| self.is_stale());
         };
         // Before it is free.
         let context = queue.outcomes().context(wc.wr_id);
-        let retired = queue.retire(wc.wr_id, ending)?;
+        let Some(retired) = queue.retire(wc.wr_id, ending) else {
+            return self.is_stale();
+        };
         let booked = |done| Booked {
             done,
             retired,
@@ -167,6 +171,11 @@ impl Poller {
         intake.open(&queue);
         if ending == Ending::Success {
             return Some(booked(success(cq, &Taken::of(queue.outcomes(), wc))));
+        }
+        // It was posted in ERR, where all is flushed (see `ToErr`), so it is met here alone. The drain sees by the books that it
+        // is done.
+        if wr_id::is_marker(wc.wr_id) {
+            return None;
         }
         let ticket = Ticket::new(wc.wr_id, true);
         let entry = self.entries.get_mut(&wr_id::slot(wc.wr_id))?;
@@ -182,6 +191,12 @@ impl Poller {
             note(entry, &queue, &done, failure);
         }
         Some(booked(done))
+    }
+
+    #[cold]
+    fn is_stale(&mut self) -> Option<Booked> {
+        self.stale += 1;
+        None
     }
 
     /// All that is known of a failed request.

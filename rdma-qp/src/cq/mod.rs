@@ -107,8 +107,6 @@ pub struct Cq {
     id: u32,
     intake: Intake,
     poller: RefCell<Poller>,
-    /// Completions that belonged to no outstanding request.
-    stale: Cell<u64>,
     /// What [`Cq::poll`] came to on its long way.
     found: Cell<Option<Completion>>,
     /// The request whose completion the long way handed out last, and what the user keeps beside it.
@@ -133,13 +131,13 @@ impl Cq {
             stash: VecDeque::with_capacity(handle.room.capacity as usize),
             drained: Default::default(),
             srqs: Default::default(),
+            stale: 0,
         };
         Cq {
             intake: Intake::new(&handle),
             handle,
             id: NEXT.fetch_add(1, Relaxed),
             poller: RefCell::new(poller),
-            stale: Cell::new(0),
             found: Cell::new(None),
             // No request has that number: no queue has such a slot.
             context: Cell::new((wr_id::NOBODY, 0)),
@@ -181,7 +179,7 @@ impl Cq {
     /// Completions seen so far that belonged to no outstanding request: leftovers of QPs that were reset or destroyed,
     /// or of requests that were not posted through this library.
     pub fn stale(&self) -> u64 {
-        self.stale.get()
+        self.poller.borrow().stale
     }
 
     /// Takes everything off the device's queue, so that what former QPs left there takes no room of new ones.
@@ -293,16 +291,16 @@ impl Cq {
         done
     }
 
-    /// The next completion that belongs to an outstanding request, booked, but not handed out yet.
+    /// The next completion of a request of the application's, booked, but not handed out yet.
     fn next(&self, poller: &mut Poller) -> Result<Option<Booked>, PollError> {
         loop {
             let taken = self.intake.take().map_err(|errno| self.broken(errno))?;
             let Some(wc) = taken else {
                 return Ok(None);
             };
-            match poller.book(&self.intake, self.id, &wc) {
-                Some(done) => return Ok(Some(done)),
-                None => self.stale.set(self.stale.get() + 1),
+            let booked = poller.book(&self.intake, self.id, &wc);
+            if booked.is_some() {
+                return Ok(booked);
             }
         }
     }
@@ -314,9 +312,8 @@ impl Cq {
             return;
         }
         while let Some(wc) = self.intake.take_taken() {
-            match poller.book(&self.intake, self.id, &wc) {
-                Some(done) => poller.keep(&self.intake, done),
-                None => self.stale.set(self.stale.get() + 1),
+            if let Some(done) = poller.book(&self.intake, self.id, &wc) {
+                poller.keep(&self.intake, done);
             }
         }
         self.intake.wait();

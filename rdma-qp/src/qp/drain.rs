@@ -258,8 +258,8 @@ impl<T: Transport> Qp<T> {
     /// request has its outcome. `cqs` are the CQs of its queues: one, or two. Completions of other QPs stay in them.
     ///
     /// To be sure of unsignaled requests at the end of the send queue, a signaled request without data is posted behind
-    /// them. It is in the books, and not in the report. A device that never completes it, as some do with what is posted
-    /// in the error state, makes the drain last until its deadline.
+    /// them. It is in the books, and not in the report, and no CQ hands it out later. A device that never completes it, as
+    /// some do with what is posted in the error state, makes the drain last until its deadline.
     ///
     /// A QP in RESET has nothing to drain. One with an SRQ is drained when the device has said that it has taken its last
     /// receive (`IBV_EVENT_QP_LAST_WQE_REACHED`, ibv_get_async_event(3)): by then the receives that it had taken have
@@ -326,7 +326,7 @@ impl<T: Transport> Qp<T> {
         drained.ended(result)
     }
 
-    /// Takes completions until there is nothing to wait for. `marks` counts the markers among them, which are left out.
+    /// Takes completions until there is nothing to wait for. `marks` counts the markers that were among them.
     fn take_all(
         &mut self,
         cqs: &[&Cq],
@@ -335,6 +335,8 @@ impl<T: Transport> Qp<T> {
         marks: &mut u64,
         taken: &mut Vec<Completion>,
     ) -> Result<(), DrainProblem> {
+        // The application may have polled that of the drain before.
+        self.end_marker();
         for (queue, id) in [(QueueKind::Send, self.cqs.0), (QueueKind::Recv, self.cqs.1)] {
             if !cqs.iter().any(|cq| cq.id() == id) {
                 return Err(DrainProblem::OtherCq { queue });
@@ -358,12 +360,7 @@ impl<T: Transport> Qp<T> {
             for cq in cqs {
                 cq.take_of(self.qp_num(), taken)?;
             }
-            let is_marker = |done: &Completion| Some(done.ticket.wr_id()) == self.marker;
-            if let Some(at) = taken.iter().position(is_marker) {
-                taken.remove(at);
-                self.marker = None;
-                *marks += 1;
-            }
+            *marks += u64::from(self.end_marker());
             let (send, recv) = self.books();
             let ended = send.pending == 0 && (!flush || recv.pending == 0);
             if ended && last_wqe {
@@ -377,7 +374,7 @@ impl<T: Transport> Qp<T> {
             if marked || taken.len() != before {
                 turn = 0;
             } else if deadline.passed() {
-                // A marker that the device keeps to itself is nobody's loss.
+                // A marker that the device keeps to itself, and that is pending therefore, is nobody's loss.
                 let send = send.pending - u64::from(self.marker.is_some());
                 if send != 0 || (flush && recv.pending != 0) {
                     let recv = recv.pending;
@@ -405,6 +402,12 @@ impl<T: Transport> Qp<T> {
         seen.map_err(DrainProblem::Events)
     }
 
+    /// Forgets the marker if it has its outcome. `true`: it had.
+    fn end_marker(&mut self) -> bool {
+        let send = &self.handle.send;
+        self.marker.take_if(|id| send.is_retired(*id)).is_some()
+    }
+
     /// Posts a marker if unsignaled requests are the last of the send queue, and there is room. `true`: it did.
     fn mark_end(&mut self) -> Result<bool, DrainProblem> {
         if self.marker.is_some() || self.silent_tail() == 0 {
@@ -425,14 +428,15 @@ impl<T: Transport> Qp<T> {
             std::iter::empty(),
             None,
             |request| {
+                request.wr_id |= wr_id::MARKER;
                 request.opcode = IBV_WR_SEND;
                 request.send_flags = IBV_SEND_SIGNALED.bits();
             },
         );
         match posted {
-            Ok(wr_id) => {
+            Ok(id) => {
                 self.ring()?;
-                self.marker = Some(wr_id);
+                self.marker = Some(id);
                 Ok(true)
             }
             Err(NotPosted::Full) => Ok(false),

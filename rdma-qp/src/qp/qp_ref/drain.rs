@@ -81,7 +81,7 @@ impl QpRef<'_> {
     /// other QPs on the same CQs too: `qp_num` tells whose they are.
     ///
     /// The two requests have random `wr_id`s of 64 bits, and are not handed over; after a deadline the next drain waits for the
-    /// same two. How many requests were outstanding is not
+    /// same two, so who polls the CQs before that leaves it to wait for nothing. How many requests were outstanding is not
     /// known, so nothing is counted but what came.
     ///
     /// # Errors
