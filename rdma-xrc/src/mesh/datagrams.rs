@@ -34,7 +34,7 @@ impl Options {
             max_message: self.max_message,
             // Unlimited is refused before.
             dead_after: self.timing.budget().unwrap_or(usual.dead_after),
-            heartbeat: self.heartbeat(),
+            heartbeat: self.quiet_for(),
             ..usual
         }
     }

@@ -22,7 +22,7 @@ impl Mesh {
     /// The processes of one node are probed in turn, so the death of one of them takes a heartbeat more for each other one, if
     /// nobody sends to it before.
     pub fn notices_within(&self) -> Option<Duration> {
-        let heartbeat = self.options.heartbeat()?;
+        let heartbeat = self.options.quiet_for()?;
         if self.grams().is_some() {
             let options = self.options.datagrams(self.layout.processes());
             return options.notices_within();

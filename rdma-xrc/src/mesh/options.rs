@@ -75,7 +75,7 @@ const YEAR: Duration = Duration::from_secs(365 * 86400);
 
 impl Options {
     /// The heartbeat, no longer than clocks can count.
-    pub(super) fn heartbeat(&self) -> Option<Duration> {
+    pub(super) fn quiet_for(&self) -> Option<Duration> {
         self.heartbeat.map(|heartbeat| heartbeat.min(YEAR))
     }
 

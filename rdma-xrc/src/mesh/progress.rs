@@ -215,7 +215,7 @@ impl Mesh {
             }
         }
         self.go_on_leaving(now)?;
-        if let Some(heartbeat) = self.options.heartbeat() {
+        if let Some(heartbeat) = self.options.quiet_for() {
             self.probe_quiet(now, heartbeat)?;
             self.next_tick = self.next_tick.min(now + heartbeat / 2);
         }
