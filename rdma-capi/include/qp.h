@@ -1993,7 +1993,9 @@ int qp_device_gid(struct qp_device *device,
                   size_t *needed);
 
 /**
- * Gives the descriptor that is readable when qp_device_event() has something. It is the device's: do not close it.
+ * Gives the descriptor that is readable when qp_device_event() has something. It is the device's: do not close it. A drain of a
+ * Queue Pair with a shared receive queue, and its move from RESET to INIT, take events off it and keep them for
+ * qp_device_event(): ask that once more after either.
  */
 int qp_device_event_fd(struct qp_device *device,
                        int *fd);
@@ -3063,7 +3065,12 @@ int qp_window_destroy(struct qp_window *window);
  * @param needs      Where the answer goes.
  * @return 0; EINVAL (QP_CODE_RANGE): something is 0 or too large, or there is no plan for the transport.
  */
-int qp_plan(uint32_t nodes, uint32_t per_node, int transport, int srq, int shm, struct qp_needs *needs);
+int qp_plan(uint32_t nodes,
+            uint32_t per_node,
+            int transport,
+            int srq,
+            int shm,
+            struct qp_needs *needs);
 
 /**
  * Says which settings of a Queue Pair are legal and do harm: one a line, what it is, what happens, what to set. Empty where

@@ -214,7 +214,9 @@ export! {
         put_text(&gid(&device, port, index)?.gid.to_string(), &mut places, needed)
     }
 
-    /// Gives the descriptor that is readable when qp_device_event() has something. It is the device's: do not close it.
+    /// Gives the descriptor that is readable when qp_device_event() has something. It is the device's: do not close it. A drain of a
+    /// Queue Pair with a shared receive queue, and its move from RESET to INIT, take events off it and keep them for
+    /// qp_device_event(): ask that once more after either.
     fn qp_device_event_fd(device: *mut qp_device as Held<Device>, fd: *mut c_int as Out<'_, c_int>) {
         fd.set(device.event_fd().as_raw_fd());
         Ok(())
