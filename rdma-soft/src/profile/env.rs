@@ -62,8 +62,7 @@ const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "RDMA_SOFT_MTU",
-        accepted: "256, 512, 1024, 2048 or 4096 (one for all ports, or one each with semicolons); \
-                   less where an interface carries less",
+        accepted: "256, 512, 1024, 2048 or 4096 (one for all ports, or one each with semicolons)",
         apply: |profile, text| {
             each_port(profile, text, |port, text| {
                 set_mtu(&mut port.active_mtu, text)
