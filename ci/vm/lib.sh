@@ -29,9 +29,16 @@ soft() {
     ip netns exec peer env RDMA_SOFT_ADDR=10.77.1.2,fd77:1::2 RDMA_SOFT_IP_IDS=any "$@"
 }
 
-# The wire loses, doubles and delays packets from now on, both ways: 1 in 100 each.
+# The wire loses, doubles and delays packets from now on, both ways: 1 in 100 each. Both ends know each other before: the kernel
+# asks for a neighbour a second time after a second, when its device has given up (rdma_addr_find_l2_eth_by_grh in
+# drivers/infiniband/core/addr.c).
 faulty_wire() {
     modprobe sch_netem
+    _left=$(cat /sys/class/net/ve0/address) _right=$(ip -n peer -o link show ve1 | sed 's/.*link.ether \([0-9a-f:]*\).*/\1/')
+    for _net in 10.77.1. fd77:1::; do
+        ip neigh replace "${_net}2" lladdr "$_right" dev ve0 nud permanent || return
+        ip -n peer neigh replace "${_net}1" lladdr "$_left" dev ve1 nud permanent || return
+    done
     for _end in "ve0" "-n peer ve1"; do
         # shellcheck disable=SC2086 # options and a name
         set -- $_end
