@@ -165,11 +165,10 @@ check_minimum-rust() {
     local version
     version=$(sed -nE 's/^rust-version = "(.*)"$/\1/p' Cargo.toml)
     # rustup fetches it, where it can and may; it is asked in so many words, for it does not everywhere do so by itself.
-    if ! rustup toolchain list 2>/dev/null | grep -q "^$version"; then
-        [[ ${QP_CHECK_INSTALL:-1} == 0 ]] ||
-            timeout 300 rustup toolchain install "$version" --profile minimal --no-self-update >/dev/null 2>&1 </dev/null
-    fi
-    if ! rustup toolchain list 2>/dev/null | grep -q "^$version" || ! timeout 60 cargo "+$version" --version >/dev/null 2>&1 </dev/null; then
+    there() { rustup toolchain list 2>/dev/null | grep -q "^$version" && timeout 60 cargo "+$version" --version >/dev/null 2>&1 </dev/null; }
+    there || [[ ${QP_CHECK_INSTALL:-1} == 0 ]] ||
+        timeout 300 rustup toolchain install "$version" --profile minimal --no-self-update >/dev/null 2>&1 </dev/null
+    if ! there; then
         skip minimum-rust "toolchain $version cannot be had here (rustup toolchain install $version)"
         return
     fi

@@ -2,7 +2,7 @@
 # Sees to it that packages of Debian are installed: what checks, machines and benches use beside Rust, gcc and Python.
 #
 #   ci/packages.sh PACKAGE..
-#   ci/packages.sh --mirror     prints the mirror of Debian that this machine's apt uses, without the last /debian
+#   ci/packages.sh --mirror     prints the mirror of Debian that this machine's apt uses, without the last /debian; or VM_MIRROR
 #
 # As root on a Debian system it installs those that are not there; not with QP_CHECK_INSTALL=0. Several of these at the same
 # time wait for each other. Status: 0 where all are there now, else 1. What apt said is kept in target/ci/packages.log.
@@ -14,7 +14,7 @@ want=("$@")
 
 if [[ $1 == --mirror ]]; then
     # What an update would ask for: known from the sources alone, where no list was fetched yet, too.
-    mirror=$(apt-get update --print-uris 2>/dev/null | sed -nE "s,^'([^']*)/debian/dists/.*,\\1,p" | sort -u | head -n 1)
+    mirror=${VM_MIRROR:-$(apt-get update --print-uris 2>/dev/null | sed -nE "s,^'([^']*)/debian/dists/.*,\\1,p" | sort -u | head -n 1)}
     [[ -n $mirror ]] && echo "$mirror"
     exit
 fi

@@ -11,7 +11,7 @@
 set -euo pipefail
 
 cache=${VM_CACHE:?the folder for package lists and archives}
-mirror=${VM_MIRROR:-$("$(dirname "${BASH_SOURCE[0]}")/../packages.sh" --mirror || true)}
+mirror=$("$(dirname "${BASH_SOURCE[0]}")/../packages.sh" --mirror || true)
 keys=/usr/share/keyrings/debian-archive-keyring.gpg
 userland="rdma-core ibverbs-providers ibverbs-utils libibverbs1 librdmacm1 rdmacm-utils perftest
     iproute2 ethtool iputils-ping dash bash coreutils"

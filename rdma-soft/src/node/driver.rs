@@ -18,6 +18,7 @@ use crate::core::{Engine, MAX_FRAME};
 use crate::link::shm::ShmLink;
 use crate::link::{FaultLayer, Faults, IpIds, Pcap, Pool, Run, SourcePort, UdpLink, interface_mtu};
 use crate::profile::{MTUS, Profile};
+use crate::wire::{Bth, ImmDt, Reth, XrcEth, icrc};
 
 macro_rules! link_counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -101,14 +102,16 @@ struct Local {
 /// The largest MTU whose packets go whole through the interfaces of all these addresses, as rxe has it (`rxe_net.c`,
 /// `rxe_set_mtu`); the largest of all where the system does not tell.
 fn carried(addresses: &[IpAddr]) -> u32 {
-    /// What is around the payload of a packet that can be full: IPv6, UDP, BTH, XRCETH, RETH, immediate data, ICRC.
-    const AROUND: u32 = 40 + 8 + 12 + 4 + 16 + 4 + 4;
+    const IPV6_AND_UDP: usize = 40 + 8;
+    /// What is around the payload of a packet that can be full.
+    const AROUND: usize =
+        IPV6_AND_UDP + Bth::LEN + XrcEth::LEN + Reth::LEN + ImmDt::LEN + icrc::LEN;
     let interfaces = addresses
         .iter()
         .filter_map(|&address| interface_mtu(address));
     let room = interfaces
         .min()
-        .map_or(u32::MAX, |mtu| mtu.saturating_sub(AROUND));
+        .map_or(u32::MAX, |mtu| mtu.saturating_sub(AROUND as u32));
     let fitting = MTUS.into_iter().rev().find(|&mtu| mtu <= room);
     fitting.unwrap_or(MTUS[0])
 }

@@ -54,8 +54,7 @@ impl<T: Transport> Qp<T> {
     /// # Errors
     /// The device refused what waited; the doorbell stays as it was.
     pub fn set_doorbell(&mut self, sends: Doorbell, recvs: Doorbell) -> Result<(), PostError> {
-        let (send, recv) = (self.handle.send.depth, self.handle.recv.depth);
-        self.set_lists(sends.requests(send), recvs.requests(recv))?;
+        self.set_doorbell_of_calls(sends, recvs)?;
         self.copies_wait = false;
         Ok(())
     }
@@ -68,9 +67,8 @@ impl<T: Transport> Qp<T> {
         sends: Doorbell,
         recvs: Doorbell,
     ) -> Result<(), PostError> {
-        self.set_doorbell(sends, recvs)?;
-        self.copies_wait = true;
-        Ok(())
+        let (send, recv) = (self.handle.send.depth, self.handle.recv.depth);
+        self.set_lists(sends.requests(send), recvs.requests(recv))
     }
 
     /// The same with the lengths of the lists, which may be greater than the queues are deep: then only [`Qp::ring`] and a full
