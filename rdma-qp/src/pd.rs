@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rdma_core_sys::{
     IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_MW_BIND, IBV_ACCESS_ON_DEMAND, IBV_ACCESS_RELAXED_ORDERING,
@@ -11,10 +10,10 @@ use rdma_core_sys::{
 };
 
 use crate::cq::Cq;
-use crate::deadline::Deadline;
 use crate::errno::Errno;
 use crate::mr::Mr;
 use crate::qp::{QpBuilder, Rc, Uc, Ud};
+use crate::raw::last;
 use crate::raw::memory::Memory;
 use crate::raw::pd::{Contents, PdHandle};
 use crate::raw::region::OwnedRegion;
@@ -270,9 +269,6 @@ fn srq_names(numbers: &[u32]) -> String {
     numbers.iter().map(|n| format!(", SRQ {n}")).collect()
 }
 
-/// How long [`Pd::close`] waits for threads that use the domain within a call, and let go of it.
-const PASSING: Duration = Duration::from_secs(1);
-
 impl Pd {
     /// Frees the domain and says whether that worked. Dropping it instead frees it when the last of what was made in it
     /// is gone.
@@ -282,41 +278,27 @@ impl Pd {
     /// # Errors
     /// Something of it is left (the error says what), or the library refused.
     pub fn close(self) -> Result<(), ClosePdError> {
-        let Pd { mut handle, attr } = self;
-        let deadline = Deadline::from(PASSING);
-        loop {
+        let Pd { handle, attr } = self;
+        let mut left = Contents::default();
+        let alone = last::owner(handle, |handle| {
             handle.sweep();
-            handle = match Arc::try_unwrap(handle) {
-                Ok(mut handle) => {
-                    return handle.free().map_err(|source| {
-                        let pd = Pd {
-                            handle: Arc::new(handle),
-                            attr,
-                        };
-                        ClosePdError::Refused { pd, source }
-                    });
-                }
-                Err(handle) => handle,
-            };
-            let Contents {
-                qps,
-                srqs,
-                regions,
-                windows,
-                ahs,
-                passes,
-            } = handle.contents();
-            if !passes || deadline.passed() {
-                return Err(ClosePdError::Busy {
-                    pd: Pd { handle, attr },
-                    qps,
-                    srqs,
-                    regions,
-                    windows,
-                    ahs,
-                });
-            }
-            std::thread::sleep(Duration::from_micros(20));
+            left = handle.contents();
+            left.passes
+        });
+        match alone {
+            Ok(mut handle) => handle.free().map_err(|source| {
+                let handle = Arc::new(handle);
+                let pd = Pd { handle, attr };
+                ClosePdError::Refused { pd, source }
+            }),
+            Err(handle) => Err(ClosePdError::Busy {
+                pd: Pd { handle, attr },
+                qps: left.qps,
+                srqs: left.srqs,
+                regions: left.regions,
+                windows: left.windows,
+                ahs: left.ahs,
+            }),
         }
     }
 }

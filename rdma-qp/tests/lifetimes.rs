@@ -5,8 +5,8 @@ mod fake;
 use fake::{Fake, wc};
 use rdma_core_sys::*;
 use rdma_qp::{
-    Access, Armed, CloseMrError, Cq, Device, Memory, Mr, Pd, PollError, Qp, QueueKind, ToErr,
-    ToInit, ToReset, WaitError,
+    Access, Armed, CloseMrError, CloseSrqError, Cq, Device, Memory, Mr, Pd, PollError, Qp,
+    QueueKind, ToErr, ToInit, ToReset, WaitError,
 };
 
 /// Everything that a program makes, to be dropped in any order.
@@ -275,6 +275,54 @@ fn closing_a_domain_waits_for_what_another_thread_is_freeing() {
     });
     closed.unwrap();
     assert_eq!(fake.live(), 0);
+}
+
+/// Whoever destroys a QP holds its CQ while a region is freed with it; the QP is none of the CQ's any more.
+#[test]
+fn closing_a_cq_waits_for_the_qp_that_another_thread_is_destroying() {
+    let Bench {
+        fake,
+        pd,
+        cq,
+        mut qp,
+        mr,
+    } = bench();
+    qp.send(mr.all()).unwrap();
+    drop((mr, pd));
+    let stop = fake.stop("dereg_mr");
+    let closed = std::thread::scope(|scope| {
+        scope.spawn(move || drop(qp));
+        stop.wait();
+        let closing = scope.spawn(move || cq.close());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        stop.wait();
+        closing.join().unwrap()
+    });
+    closed.unwrap();
+    assert_eq!(fake.live(), 0);
+}
+
+/// The moment between a QP that is none of the SRQ's any more and its thread that lets go of the SRQ is short.
+#[test]
+fn an_srq_is_destroyed_or_says_which_qp_uses_it() {
+    let _fake = Fake::new();
+    let device = device();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
+    for _ in 0..2_000 {
+        let mut srq = pd.srq().create().unwrap();
+        let qp = pd.rc(&cq).srq(&srq).create().unwrap();
+        let number = qp.qp_num();
+        std::thread::scope(|scope| {
+            scope.spawn(move || drop(qp));
+            while let Err(error) = srq.close() {
+                let CloseSrqError::Busy { srq: again, qps } = error else {
+                    panic!("{error}")
+                };
+                assert_eq!(qps, [number]);
+                srq = *again;
+            }
+        });
+    }
 }
 
 /// One QP on a CQ, in INIT, with a region.

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use super::Cq;
 use crate::errno::Errno;
+use crate::raw::last;
 
 /// A CQ was not destroyed. It is inside the error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseCqError {
-    /// QPs or XRC SRQs still report to it.
+    /// QPs or XRC SRQs still report to it. If none is named, another thread is destroying one, and was for a second.
     #[error("the CQ is still used by {}", names(.qps, .srqs))]
     Busy {
         /// The CQ.
@@ -39,6 +40,8 @@ impl Cq {
     /// Destroys the CQ and says whether that worked. Dropping it instead destroys it when the last QP and the last XRC
     /// SRQ that report to it are gone.
     ///
+    /// Where only such are left as another thread is destroying, it waits for that.
+    ///
     /// # Errors
     /// QPs or XRC SRQs still report to it (the error says which), or the library refused.
     pub fn close(self) -> Result<(), CloseCqError> {
@@ -52,15 +55,17 @@ impl Cq {
             spin,
             failed,
         } = self;
-        let (again, reason) = match Arc::try_unwrap(handle) {
+        let mut users = (Vec::new(), Vec::new());
+        let alone = last::owner(handle, |_| {
+            users = (intake.live_qps(), poller.borrow().srqs.reporting());
+            users.0.is_empty() && users.1.is_empty()
+        });
+        let (again, reason) = match alone {
             Ok(mut handle) => match handle.destroy() {
                 Ok(()) => return Ok(()),
                 Err(source) => (Arc::new(handle), Err(source)),
             },
-            Err(handle) => {
-                let users = (intake.live_qps(), poller.borrow().srqs.reporting());
-                (handle, Ok(users))
-            }
+            Err(handle) => (handle, Ok(users)),
         };
         let cq = Box::new(Cq {
             handle: again,

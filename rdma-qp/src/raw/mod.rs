@@ -19,6 +19,7 @@ pub(crate) mod contexts;
 pub(crate) mod cq;
 pub(crate) mod foreign;
 pub(crate) mod intake;
+pub(crate) mod last;
 mod mcast;
 pub(crate) mod memory;
 pub(crate) mod mw;

@@ -361,6 +361,7 @@ pub(crate) enum Reclaim {
 }
 
 /// What is left in a PD.
+#[derive(Default)]
 pub(crate) struct Contents {
     /// Numbers of its QPs.
     pub(crate) qps: Vec<u32>,

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rdma_core_sys::*;
 
 use super::cq::CqHandle;
+use super::last;
 use super::pd::PdHandle;
 use super::post::{NotPosted, Refusal, lend};
 use super::region::LocalSlice;
@@ -174,6 +175,9 @@ impl Drop for SrqHandle {
     }
 }
 
+/// The poster of an SRQ that was not destroyed, and the QPs that use it, or what the library said.
+pub(crate) type NotDestroyed = (Box<SrqPoster>, Result<Vec<u32>, Errno>);
+
 /// The right to post to an SRQ; there is one of it. It has the requests that are being built.
 pub(crate) struct SrqPoster {
     pub(crate) handle: Arc<SrqHandle>,
@@ -236,20 +240,25 @@ impl SrqPoster {
         self.free
     }
 
-    /// Destroys the SRQ. The poster comes back when QPs still use it, or when the library refuses: then with what it said.
-    pub(crate) fn destroy(self) -> Result<(), (Box<SrqPoster>, Option<Errno>)> {
+    /// Destroys the SRQ. The poster comes back when QPs still use it, or when the library refuses.
+    pub(crate) fn destroy(self) -> Result<(), NotDestroyed> {
         let SrqPoster {
             handle,
             ring,
             free,
             seen,
         } = self;
-        let (handle, errno) = match Arc::try_unwrap(handle) {
+        let mut qps = Vec::new();
+        let alone = last::owner(handle, |handle| {
+            qps = handle.qps();
+            qps.is_empty()
+        });
+        let (handle, reason) = match alone {
             Ok(mut handle) => match handle.destroy() {
                 Ok(()) => return Ok(()),
-                Err(errno) => (Arc::new(handle), Some(errno)),
+                Err(errno) => (Arc::new(handle), Err(errno)),
             },
-            Err(handle) => (handle, None),
+            Err(handle) => (handle, Ok(qps)),
         };
         let poster = SrqPoster {
             handle,
@@ -257,7 +266,7 @@ impl SrqPoster {
             free,
             seen,
         };
-        Err((Box::new(poster), errno))
+        Err((Box::new(poster), reason))
     }
 
     /// How many requests a doorbell is for. What was built and not handed over must be handed over before.

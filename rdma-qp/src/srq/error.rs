@@ -94,7 +94,7 @@ pub enum CreateSrqError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseSrqError<K: SrqKind = Basic> {
-    /// QPs still take their receives from it.
+    /// QPs still take their receives from it. If none is named, another thread is destroying one, and was for a second.
     #[error("SRQ {} is used by {}", .srq.number(), names(.qps))]
     Busy {
         /// The SRQ.

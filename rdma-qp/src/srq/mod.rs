@@ -429,6 +429,8 @@ impl<K: SrqKind> Srq<K> {
 
     /// Destroys the SRQ and says whether that worked. Dropping it instead destroys it when the last of its QPs is gone.
     ///
+    /// Where only such are left as another thread is destroying, it waits for that.
+    ///
     /// # Errors
     /// QPs still take their receives from it (the error says which), or the library refused.
     pub fn close(self) -> Result<(), CloseSrqError<K>> {
@@ -437,14 +439,13 @@ impl<K: SrqKind> Srq<K> {
             Ok(()) => return Ok(()),
             Err(kept) => kept,
         };
-        let qps = poster.handle.qps();
         let mut lent = lent;
         lent.srq = Arc::downgrade(&poster.handle);
         let poster = *poster;
         let srq = Box::new(Srq { poster, lent, kind });
         Err(match reason {
-            None => CloseSrqError::Busy { srq, qps },
-            Some(source) => CloseSrqError::Refused { srq, source },
+            Ok(qps) => CloseSrqError::Busy { srq, qps },
+            Err(source) => CloseSrqError::Refused { srq, source },
         })
     }
 }

@@ -11,7 +11,8 @@ use super::SrqNum;
 use crate::device::Device;
 use crate::errno::Errno;
 use crate::qp::XrcTarget;
-use crate::raw::xrc::{TargetHandle, XrcdHandle};
+use crate::raw::last;
+use crate::raw::xrc::{Contents, TargetHandle, XrcdHandle};
 
 /// Whether the domain that a file names is to be there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -274,23 +275,29 @@ impl XrcDomain {
     /// Closes the domain and says whether that worked. Dropping it instead closes it when the last of what was made in it is
     /// gone. The domain of a file ends when all processes have closed it.
     ///
+    /// Where nothing is named, it waits for a second: another thread may be destroying the last of what stood in it.
+    ///
     /// # Errors
     /// Something that was made or opened through this or a clone stands in it (the error says what), there are clones, or the
     /// library refused.
     pub fn close(self) -> Result<(), CloseDomainError> {
         let XrcDomain { handle, attr } = self;
-        match Arc::try_unwrap(handle) {
+        let mut left = Contents::default();
+        let alone = last::owner(handle, |handle| {
+            left = handle.contents();
+            left.targets.is_empty() && left.srqs.is_empty()
+        });
+        match alone {
             Ok(mut handle) => handle.close().map_err(|source| {
                 let handle = Arc::new(handle);
                 let domain = XrcDomain { handle, attr };
                 CloseDomainError::Refused { domain, source }
             }),
             Err(handle) => {
-                let contents = handle.contents();
-                let numbers = contents.srqs.iter().map(|(number, _)| *number);
+                let numbers = left.srqs.iter().map(|(number, _)| *number);
                 Err(CloseDomainError::Busy {
                     srqs: numbers.filter_map(|n| SrqNum::new(n).ok()).collect(),
-                    targets: contents.targets,
+                    targets: left.targets,
                     domain: XrcDomain { handle, attr },
                 })
             }

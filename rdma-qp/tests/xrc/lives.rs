@@ -7,6 +7,38 @@ use rdma_qp::{CloseCqError, ClosePdError, CloseSrqError, ToErr, ToReset};
 use crate::fake::{Fake, wc};
 use crate::{EBUSY, Scene, scene};
 
+/// Whoever destroys an SRQ holds its domain and its CQ while a region is freed with it; it is theirs no more.
+#[test]
+fn closing_waits_for_the_srq_that_another_thread_is_destroying() {
+    let fake = Fake::new();
+    let Scene {
+        target,
+        mut srq,
+        initiator,
+        domain,
+        mr,
+        cq,
+        pd,
+        device,
+    } = scene();
+    drop((target, initiator, pd, device));
+    srq.recv(mr.all()).unwrap();
+    drop(mr);
+    let stop = fake.stop("dereg_mr");
+    let (of_domain, of_cq) = std::thread::scope(|scope| {
+        scope.spawn(move || drop(srq));
+        stop.wait();
+        let closing = scope.spawn(move || domain.close());
+        let closing_cq = scope.spawn(move || cq.close());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        stop.wait();
+        (closing.join().unwrap(), closing_cq.join().unwrap())
+    });
+    of_domain.unwrap();
+    of_cq.unwrap();
+    assert_eq!(fake.live(), 0);
+}
+
 /// What is still used is not destroyed, and the error says by whom.
 #[test]
 fn who_holds_what_is_said() {
