@@ -87,6 +87,19 @@ enum What {
     Path(path::Args),
 }
 
+impl Args {
+    /// Whether the answer is for machines.
+    pub fn json(&self) -> bool {
+        match &self.what {
+            Some(What::Explain { json, .. }) => *json,
+            Some(What::Env(args)) => args.json,
+            Some(What::Abi(args)) => args.json,
+            Some(What::Path(args)) => args.json,
+            None => self.json,
+        }
+    }
+}
+
 /// Runs the command.
 ///
 /// # Errors

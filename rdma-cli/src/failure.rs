@@ -1,7 +1,7 @@
 //! How the command fails: one sentence that says what to change, and an exit status.
 
 use std::fmt::Display;
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// Why the command ends without having done what it was asked for.
@@ -61,6 +61,12 @@ impl Failure {
             Failure::OutputClosed => ExitCode::SUCCESS,
         }
     }
+}
+
+/// Prints a failure for machines: people read it on standard error, whether or not this can be written.
+pub fn print_json(failure: &Failure) -> io::Result<()> {
+    let error = serde_json::json!({ "error": failure.to_string() });
+    writeln!(io::stdout(), "{error}")
 }
 
 /// A failure that is what the library says.

@@ -75,8 +75,21 @@ enum Command {
     Man(manual::ManualPages),
 }
 
+impl Command {
+    /// Whether an error is owed to a machine, too. The others tell theirs in their reports, or have none.
+    fn owes_json(&self) -> bool {
+        match self {
+            Command::Doctor(args) => args.json(),
+            Command::Plan(args) => args.json,
+            Command::Watch(args) => args.json,
+            _ => false,
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let Cli { command } = Cli::parse();
+    let owes_json = command.owes_json();
     let ended = match command {
         Command::Copy(args) => copy::run(*args),
         Command::Run(args) => run::run(*args),
@@ -101,6 +114,9 @@ fn main() -> ExitCode {
                     // What programs read is one line.
                     false => None,
                 };
+                if owes_json {
+                    let _ = failure::print_json(&failure);
+                }
                 // Where not even this can be written, the status still tells.
                 let _ = writeln!(io::stderr(), "{}", complaint(&failure, style, width));
             }

@@ -47,7 +47,7 @@ pub struct Args {
     buffer: u32,
     /// Print one JSON object, for machines
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 /// What becomes of the pairs on one node, as the command line names it.

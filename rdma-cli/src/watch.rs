@@ -46,7 +46,7 @@ pub struct Args {
     deadline: Option<Duration>,
     /// Print one JSON object a line, for machines
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 /// Something that may change.
@@ -168,6 +168,10 @@ impl Teller {
 /// # Errors
 /// There is no such device, or its events cannot be read.
 pub fn run(args: &Args) -> Result<(), Failure> {
+    if args.interval.is_zero() {
+        let why = "--interval 0 would look all the time: give a time above 0, such as 100ms";
+        return Err(Failure::Usage(why.to_owned()));
+    }
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, interrupted.clone()).map_err(told)?;
@@ -203,9 +207,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         before = now;
         let next = Instant::now() + args.interval;
         let next = end.map_or(next, |end| next.min(end));
-        while Instant::now() < next && !interrupted.load(Ordering::Relaxed) {
+        // Once at least: looking may have taken as long as the interval is.
+        loop {
             // Signals end neither kind of wait: it is looked for them in between.
-            let slice = (next - Instant::now()).min(Duration::from_millis(100));
+            let left = next.saturating_duration_since(Instant::now());
+            let slice = left.min(Duration::from_millis(100));
             match &device {
                 Some(device) => {
                     if let Some(event) = device.next_event(slice).map_err(told)? {
@@ -218,6 +224,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
                     }
                 }
                 None => std::thread::sleep(slice),
+            }
+            if Instant::now() >= next || interrupted.load(Ordering::Relaxed) {
+                break;
             }
         }
         if interrupted.load(Ordering::Relaxed) || end.is_some_and(|end| Instant::now() >= end) {

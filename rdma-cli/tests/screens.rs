@@ -1,6 +1,5 @@
 //! Every command as it is seen: no line is wider than a terminal of 80 columns, and what machines read is JSON.
 
-use std::io::Read as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -87,6 +86,35 @@ fn what_machines_read_is_json() {
     }
 }
 
+/// Commands that fail before there is anything to print.
+const FAILURES: &[&str] = &[
+    "doctor",
+    "doctor no-such-file",
+    "doctor explain hello",
+    "doctor path --remote 10.0.0.1 --device no-such-device",
+    "plan --nodes 0 --per-node 1",
+    "watch no-such-device",
+    "watch -i 0",
+];
+
+#[test]
+fn what_machines_are_told_of_a_failure_is_json() {
+    for line in FAILURES {
+        let words: Vec<&str> = line.split(' ').chain(["--json"]).collect();
+        let ended = qp().args(words).output().unwrap();
+        assert!(!ended.status.success(), "{line}: {ended:?}");
+        let told: Value = serde_json::from_slice(&ended.stdout)
+            .unwrap_or_else(|error| panic!("{line}: {error}: {ended:?}"));
+        let people = String::from_utf8(ended.stderr).unwrap();
+        // It is the same that people are told.
+        let told = told["error"].as_str().unwrap();
+        assert!(
+            people.contains(told.lines().next().unwrap()),
+            "{line}: {told}: {people}"
+        );
+    }
+}
+
 /// `qp ping | head -1`: somebody has read enough.
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
@@ -121,11 +149,10 @@ fn hears_interruptions(pid: u32) -> bool {
     caught.is_some_and(|mask| mask & 1 << (Signal::INT.as_raw() - 1) != 0)
 }
 
-/// An interruption before there is any result is told by the status, and in the report.
-#[test]
-fn an_interrupted_measurement_says_so() {
+/// Runs the command, and interrupts it as soon as it hears that.
+fn interrupted(arguments: &[&str]) -> Output {
     let mut child = qp()
-        .args(["bw", "-D", "60", "--json"])
+        .args(arguments)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -136,22 +163,19 @@ fn an_interrupted_measurement_says_so() {
         std::thread::sleep(Duration::from_millis(10));
     }
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
+    while child.try_wait().unwrap().is_none() {
         assert!(Instant::now() < until, "it goes on");
         std::thread::sleep(Duration::from_millis(10));
-    };
-    let mut text = String::new();
-    child
-        .stdout
-        .take()
-        .unwrap()
-        .read_to_string(&mut text)
-        .unwrap();
-    assert_eq!(status.code(), Some(130), "{text}");
-    let report: Value = serde_json::from_str(&text).unwrap();
+    }
+    child.wait_with_output().unwrap()
+}
+
+/// An interruption before there is any result is told by the status, and in the report.
+#[test]
+fn an_interrupted_measurement_says_so() {
+    let ended = interrupted(&["bw", "-D", "60", "--json"]);
+    assert_eq!(ended.status.code(), Some(130), "{ended:?}");
+    let report: Value = serde_json::from_slice(&ended.stdout).unwrap();
     assert_eq!(
         (&report["interrupted"], &report["results"]),
         (&true.into(), &Value::Array(Vec::new()))

@@ -20,7 +20,7 @@ pub struct Args {
     device: Option<String>,
     /// Print one JSON object, for machines
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 /// Options of `qp doctor abi`.
@@ -28,7 +28,7 @@ pub struct Args {
 pub struct AbiArgs {
     /// Print one JSON object, for machines
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 /// Modules that matter, as /sys/module names them.

@@ -24,7 +24,7 @@ pub struct Args {
     port: Option<u8>,
     /// Print one JSON object, for machines
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 /// What was found.

@@ -84,7 +84,7 @@ pub fn run(
     let mut child = prepared
         .spawn()
         .map_err(|error| cannot("run", Path::new(&command[0]), error))?;
-    let (status, by_us) = wait(&mut child, limit, &interrupted)
+    let (status, ended_for) = wait(&mut child, limit, &interrupted)
         .map_err(|error| Failure::CouldNotLook(format!("cannot wait for {name}: {error}")))?;
     // What the other of two programs that talk has met by now stands in its record soon.
     if kept.is_some() && records(&dir)?.iter().any(|record| !is_gone(record)) {
@@ -94,40 +94,57 @@ pub fn run(
     if records.is_empty() {
         return Err(Failure::CouldNotLook(format!(
             "{name} {}, and never asked for RDMA devices (ibv_get_device_list): there is nothing to look at",
-            told(status, by_us, limit)
+            told(status, ended_for)
         )));
     }
-    let killed = if by_us { Vec::new() } else { killed(&records) };
+    let killed = match ended_for {
+        Some(_) => Vec::new(),
+        None => killed(&records),
+    };
     Ok(Ended {
         killed,
         left_out,
-        status: format!("{name} {}", told(status, by_us, limit)),
-        well: status.success() && !by_us,
+        status: format!("{name} {}", told(status, ended_for)),
+        well: status.success() && ended_for.is_none(),
         records,
     })
 }
 
-/// Waits for its end. Says how it ended, and whether we ended it.
+/// Why we ended a program.
+#[derive(Clone, Copy)]
+enum EndedFor {
+    /// It had its time, which was that.
+    Late(Duration),
+    /// The user had enough.
+    Interrupted,
+}
+
+/// Waits for its end. Says how it ended, and why we ended it, if we did.
 fn wait(
     child: &mut Child,
     limit: Option<Duration>,
     interrupted: &AtomicBool,
-) -> std::io::Result<(ExitStatus, bool)> {
+) -> std::io::Result<(ExitStatus, Option<EndedFor>)> {
     let start = Instant::now();
-    let mut told: Option<Instant> = None;
+    let mut told: Option<(Instant, EndedFor)> = None;
     loop {
         if let Some(status) = child.try_wait()? {
-            return Ok((status, told.is_some()));
+            return Ok((status, told.map(|(_, why)| why)));
         }
-        let late = limit.is_some_and(|limit| start.elapsed() > limit);
-        match told {
-            None if late || interrupted.load(Ordering::Relaxed) => {
+        let late = limit.filter(|limit| start.elapsed() > *limit);
+        let interrupted = interrupted.load(Ordering::Relaxed);
+        let why = match late {
+            Some(limit) => Some(EndedFor::Late(limit)),
+            None => interrupted.then_some(EndedFor::Interrupted),
+        };
+        match (told, why) {
+            (None, Some(why)) => {
                 let pid = rustix::process::Pid::from_child(child);
                 // It may be gone in this very moment.
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-                told = Some(Instant::now());
+                told = Some((Instant::now(), why));
             }
-            Some(since) if since.elapsed() > GRACE => {
+            (Some((since, _)), _) if since.elapsed() > GRACE => {
                 let _ = child.kill();
             }
             _ => {}
@@ -137,13 +154,13 @@ fn wait(
 }
 
 /// How it ended.
-fn told(status: ExitStatus, by_us: bool, limit: Option<Duration>) -> String {
+fn told(status: ExitStatus, ended_for: Option<EndedFor>) -> String {
     use std::os::unix::process::ExitStatusExt;
-    match (by_us, limit, status.code(), status.signal()) {
-        (true, Some(limit), ..) => format!("did not end within {limit:?} and was ended"),
-        (true, None, ..) => "was interrupted".to_owned(),
-        (_, _, Some(code), _) => format!("ended with status {code}"),
-        (_, _, _, Some(signal)) => format!("was killed by signal {signal}"),
+    match (ended_for, status.code(), status.signal()) {
+        (Some(EndedFor::Late(limit)), ..) => format!("did not end within {limit:?} and was ended"),
+        (Some(EndedFor::Interrupted), ..) => "was interrupted".to_owned(),
+        (_, Some(code), _) => format!("ended with status {code}"),
+        (_, _, Some(signal)) => format!("was killed by signal {signal}"),
         _ => "ended".to_owned(),
     }
 }

@@ -1,9 +1,11 @@
 //! The command itself: what it reads, prints and answers.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use rdma_qp::{Device, Dump, ToErr};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{doctor, stub};
 
@@ -347,4 +349,22 @@ fn records_of_former_runs() {
     // Asked for by name, all are looked at.
     let all = doctor(&[dir.to_str().unwrap()], &[]);
     assert!(text(&all).contains("psn-differs"), "{all:?}");
+}
+
+/// A program that is ended before its time is not said to have had it.
+#[test]
+fn a_program_that_is_interrupted() {
+    let waits = ["--limit", "60s", "--", "sh", "-c", "echo up; exec sleep 50"];
+    let mut child = crate::command(&waits, &[])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = [0; 3];
+    let said = child.stdout.as_mut().unwrap().read_exact(&mut first);
+    assert!(said.is_ok() && first == *b"up\n", "{said:?}");
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    let text = String::from_utf8(ended.stderr).unwrap();
+    assert!(text.contains("sh was interrupted"), "{text}");
 }
