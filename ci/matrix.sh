@@ -142,17 +142,24 @@ workers=()
 trap 'kill -TERM "${workers[@]}" 2>/dev/null; wait; exit 130' INT TERM HUP
 printf '%-22s %7s %7s %8s %9s %6s\n' row passed failed skipped expected time
 unexplained=0 ran=0 shown=0 began=$SECONDS
-# Shows what is done, in the order of the rows.
+# Shows what is done, in the order of the rows; `show all` when nothing is left to wait for.
 show() {
-    local name part
+    local name part first
     while ((shown < ${#chosen[@]})); do
         name=${chosen[shown]}
         part=$logs/matrix-$name.row
-        [[ -e $part ]] || return 0
-        tail -n +2 "$part"
-        if [[ $(head -n 1 "$part") != SKIPPED ]]; then
+        [[ -e $part || ${1:-} == all ]] || return 0
+        first=$(head -n 1 "$part" 2>/dev/null)
+        if [[ $first == SKIPPED ]]; then
+            tail -n +2 "$part"
+        elif [[ $first =~ ^[0-9]+$ ]]; then
+            tail -n +2 "$part"
             ran=$((ran + 1))
-            unexplained=$((unexplained + $(head -n 1 "$part")))
+            unexplained=$((unexplained + first))
+        else
+            printf '%-22s FAIL: it ended without a result (killed, or no room left on the disk?)\n' "$name"
+            ran=$((ran + 1))
+            unexplained=$((unexplained + 1))
         fi
         shown=$((shown + 1))
     done
@@ -169,8 +176,11 @@ for name in "${chosen[@]}"; do
     ) &
     workers+=("$!")
 done
-while ((shown < ${#chosen[@]})) && wait -n; do show; done
-show
+while [[ -n $(jobs -rp) ]]; do
+    wait -n
+    show
+done
+show all
 printf '%d rows in %d s\n' "$ran" $((SECONDS - began))
 printf '%d unexplained differences\n' "$unexplained"
 ((ran)) || exit 77
