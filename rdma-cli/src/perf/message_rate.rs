@@ -63,6 +63,9 @@ struct Flow<'r> {
     run: Run,
     flags: PostFlags,
     cq_mod: u32,
+    /// Where a list ends with fewer posts than this until the next completion, its last one has a completion: behind it there
+    /// is no room for another list, and nothing else would make some. 1 where that cannot be.
+    short: u32,
     books: Books,
     arriving: Vec<Arriving>,
     /// Requests that will have completed when all have.
@@ -214,6 +217,9 @@ impl Flow<'_> {
             run: *run,
             flags,
             cq_mod,
+            short: (cq_mod + plan.post_list)
+                .saturating_sub(plan.tx_depth)
+                .max(1),
             books: Books {
                 lane_of: by_number(&runner.end.lanes),
                 sending: (0..lanes).map(sending).collect(),
@@ -248,7 +254,7 @@ impl Flow<'_> {
             if chunk == 0 || depth - (queue.posted - queue.done) < chunk {
                 return Ok(());
             }
-            for _ in 0..chunk {
+            for left in (0..chunk).rev() {
                 let number = run.first + queue.posted;
                 let ask = match op {
                     Op::Send if numbers => Ask::SendImm(number as u32),
@@ -265,7 +271,8 @@ impl Flow<'_> {
                 };
                 queue.to_signal -= 1;
                 let mut flags = self.flags;
-                if queue.to_signal == 0 || queue.posted + 1 == queue.limit {
+                let due = if left == 0 { self.short } else { 1 };
+                if queue.to_signal < due || queue.posted + 1 == queue.limit {
                     queue.to_signal = self.cq_mod;
                 } else {
                     flags |= PostFlags::UNSIGNALED;
@@ -323,7 +330,7 @@ impl Flow<'_> {
     /// No more requests than it takes until the last one has a completion.
     fn stop(&mut self) {
         for queue in &mut self.books.sending {
-            queue.limit = queue.posted.next_multiple_of(self.cq_mod.into());
+            queue.limit = queue.posted + u64::from(queue.to_signal % self.cq_mod);
         }
         self.wanted = self.books.sending.iter().map(|queue| queue.limit).sum();
     }

@@ -7,7 +7,7 @@ use std::io::Read;
 use std::net::TcpListener;
 use std::process::Stdio;
 
-use run::{Listening, number, qp, report, run};
+use run::{Listening, ends_within, number, qp, report, run};
 
 /// What each transport has: the table of ibv_post_send(3).
 const OPERATIONS: [(&str, &[&str]); 4] = [
@@ -100,6 +100,23 @@ fn ways_to_send() {
             wanted,
             "{line}: {report}"
         );
+    }
+}
+
+/// A list, and what has no completion before it, may together be more than the depth: it goes on all the same.
+#[test]
+fn lists_and_completions_share_the_depth() {
+    for line in [
+        "-Q 100 -l 64",
+        "-t 14 -l 14",
+        "-t 8 -l 5 -Q 8 -c uc",
+        "-t 8 -l 8 -Q 8 -q 2 -b",
+    ] {
+        for limit in ["-n 500", "-D 50ms"] {
+            let line = format!("bw -s 64 {limit} {line} --json");
+            let status = ends_within(qp().args(line.split(' ')).stdout(Stdio::null()), &line);
+            assert!(status.success(), "{line}: {status}");
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! Running `qp lat` and `qp bw`.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -28,6 +29,23 @@ pub fn report(line: &str) -> (Option<i32>, Value) {
     let report = serde_json::from_slice(&ended.stdout)
         .unwrap_or_else(|error| panic!("{line}: {error}: {ended:?}"));
     (ended.status.code(), report)
+}
+
+/// Its status, in a time that is enough for whatever ends at all.
+pub fn ends_within(command: &mut Command, line: &str) -> ExitStatus {
+    let mut child = command.spawn().unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if Instant::now() > until {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("{line}: it hangs");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 pub fn number(value: &Value, name: &str) -> u64 {
