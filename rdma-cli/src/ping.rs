@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rdma_qp::{Dump, Timing};
+use rdma_qp::Timing;
 use rdma_soft::link::parse_duration;
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -17,6 +17,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::device::{self, DeviceArgs, DeviceChoice, FaultArgs, Opened, TimingArgs};
 use crate::failure::{Failure, told};
 use crate::perf::Transport;
+use crate::perf::control::{self, Peer, Trouble, attend};
 use crate::perf::meeting::{self, Wish};
 use crate::perf::times;
 use crate::term::{Harmless, Style};
@@ -111,6 +112,9 @@ pub struct Pings {
     pub size: u32,
 }
 
+/// How long it waits at a time before it looks whether it was interrupted, and whether the other end is still there.
+const SLICE: Duration = Duration::from_millis(50);
+
 impl Pings {
     /// What a ping can have of bytes.
     const SIZES: std::ops::RangeInclusive<u32> = 8..=1 << 20;
@@ -189,8 +193,9 @@ fn ask(
             }
         }
     }
+    let mut peer = Peer::that_answers(peer);
     let mut report = Report::new(args, &end, address);
-    let failed = pings(args, &mut end, &mut report, |line| {
+    let ended = pings(args, &mut end, &mut peer, &mut report, |line| {
         if talks {
             writeln!(out, "{line}")
         } else {
@@ -198,16 +203,7 @@ fn ask(
         }
     })?;
     // Both ends as they are now, whether or not it went well.
-    let here = end.dump();
-    let there = (peer.send(here.to_json().as_bytes())).and_then(|()| peer.recv());
-    match there {
-        Ok(there) => {
-            let there = Dump::from_json(&String::from_utf8_lossy(&there)).ok();
-            report.diagnose(here, there, failed);
-        }
-        // That says it all.
-        Err(error) => report.lost(&error),
-    }
+    report.end(|rtt| control::conclude(&mut peer, ended, |_| end.dump(), rtt));
     if args.json {
         serde_json::to_writer(&mut out, &report).map_err(io::Error::from)?;
         writeln!(out)?;
@@ -222,13 +218,14 @@ fn ask(
     }
 }
 
-/// Sends pings and waits for their answers; gives the failure of the Queue Pair, if there is one.
+/// Sends pings and waits for their answers; gives what ended it before its time, if something did.
 fn pings(
     args: &Args,
     end: &mut End,
+    peer: &mut Peer,
     report: &mut Report,
     mut tell: impl FnMut(String) -> io::Result<()>,
-) -> Result<Option<String>, Failure> {
+) -> Result<Result<(), Trouble>, Failure> {
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, interrupted.clone()).map_err(told)?;
@@ -243,6 +240,9 @@ fn pings(
         && !interrupted.load(Ordering::Relaxed)
         && !over(Instant::now())
     {
+        if let Err(trouble) = attend(peer) {
+            return Ok(Err(trouble));
+        }
         sequence += 1;
         let sent = Instant::now();
         let until = args.deadline.map_or(sent + args.wait, |deadline| {
@@ -251,7 +251,7 @@ fn pings(
         end.send(sequence)?;
         report.sent += 1;
         loop {
-            match end.next(until)? {
+            match end.next(until.min(Instant::now() + SLICE))? {
                 Happened::Came(number) if number == sequence => {
                     let rtt = sent.elapsed();
                     report.came(rtt);
@@ -266,6 +266,12 @@ fn pings(
                 // An answer that was given up.
                 Happened::Came(_) => report.late += 1,
                 Happened::Left => {}
+                Happened::Nothing if interrupted.load(Ordering::Relaxed) => break,
+                Happened::Nothing if Instant::now() < until => {
+                    if let Err(trouble) = attend(peer) {
+                        return Ok(Err(trouble));
+                    }
+                }
                 Happened::Nothing => {
                     tell(format!(
                         "no answer to seq={sequence} within {:?}",
@@ -273,7 +279,7 @@ fn pings(
                     ))?;
                     break;
                 }
-                Happened::Failed(why) => return Ok(Some(why)),
+                Happened::Failed(why) => return Ok(Err(Trouble::Failed { lane: 0, why })),
             }
         }
         let next = sent + args.interval;
@@ -283,8 +289,11 @@ fn pings(
             && !interrupted.load(Ordering::Relaxed)
             && !over(Instant::now())
         {
-            std::thread::sleep((next - Instant::now()).min(Duration::from_millis(50)));
+            if let Err(trouble) = attend(peer) {
+                return Ok(Err(trouble));
+            }
+            std::thread::sleep(next.saturating_duration_since(Instant::now()).min(SLICE));
         }
     }
-    Ok(None)
+    Ok(Ok(()))
 }

@@ -3,6 +3,9 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 fn qp() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_qp"));
@@ -256,6 +259,49 @@ fn a_deadline_ends_it() {
     let (status, report) = report("-c 0 -i 10ms -w 1s");
     assert_eq!(status, Some(0), "{report}");
     assert!(report["sent"].as_u64().unwrap() >= 1);
+}
+
+/// An interruption is not kept waiting for an answer.
+#[test]
+fn an_interruption_ends_the_wait_for_an_answer() {
+    let mut asks = qp()
+        .args("--json --transport uc --loss 100% -W 300s".split(' '))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mask = 1 << (Signal::INT.as_raw() - 1);
+    let begin = Instant::now();
+    while status_mask(asks.id(), "SigCgt:") & mask == 0 {
+        assert!(begin.elapsed().as_secs() < 60, "it has no handler");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // So it waits for the answer.
+    std::thread::sleep(Duration::from_millis(500));
+    kill_process(Pid::from_child(&asks), Signal::INT).unwrap();
+    let begin = Instant::now();
+    while asks.try_wait().unwrap().is_none() {
+        if begin.elapsed().as_secs() > 60 {
+            asks.kill().unwrap();
+            asks.wait().unwrap();
+            panic!("it goes on");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let ended = asks.wait_with_output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{report}");
+    assert_eq!(
+        (&report["sent"], &report["received"], &report["error"]),
+        (&1.into(), &0.into(), &serde_json::Value::Null),
+        "{report}"
+    );
+}
+
+/// A mask of signals of proc(5).
+fn status_mask(pid: u32, name: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix(name));
+    mask.map_or(0, |mask| u64::from_str_radix(mask.trim(), 16).unwrap())
 }
 
 /// What is refused says what to change.

@@ -1,4 +1,6 @@
-//! What two ends that measure say to each other beside the Queue Pairs, and how a measurement ends before its time.
+//! What two ends say to each other beside the Queue Pairs, and how a measurement ends before its time.
+
+use std::time::{Duration, Instant};
 
 use rdma_qp::doctor::{Evidence, Finding, diagnose};
 use rdma_qp::exchange::{ExchangeError, tcp};
@@ -6,7 +8,7 @@ use rdma_qp::{Cq, Dump, PollError, Rtt};
 use serde::{Deserialize, Serialize};
 
 use super::end::Lane;
-use super::meeting;
+use super::meeting::{self, MEETING};
 use crate::failure::{Failure, told};
 
 /// A word on the control channel.
@@ -21,6 +23,8 @@ pub enum Word {
     Sent(u64),
     /// What came of it here.
     Outcome(Outcome),
+    /// From the end that asks, each second: it is still there.
+    Here,
     /// No run any more.
     Over(Over),
 }
@@ -43,7 +47,7 @@ pub enum Limit {
     /// After so many messages of each Queue Pair.
     Count(u64),
     /// After so long.
-    Time(std::time::Duration),
+    Time(Duration),
 }
 
 /// What came of a run at one end.
@@ -71,9 +75,10 @@ pub struct Over {
 }
 
 /// Why a measurement ended before its time.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Trouble {
     /// A Queue Pair failed; the sentence says how.
+    #[error("{why}")]
     Failed {
         /// Its place.
         lane: usize,
@@ -81,14 +86,19 @@ pub enum Trouble {
         why: String,
     },
     /// What came is not what was sent.
+    #[error("{0}")]
     Differs(String),
     /// The other end is gone.
+    #[error("{0}")]
     Gone(String),
     /// The other end has ended it.
+    #[error("the other end has ended it")]
     Over(Over),
     /// The user has ended it.
+    #[error("interrupted")]
     Interrupted,
     /// Anything else.
+    #[error("{0}")]
     Other(String),
 }
 
@@ -120,7 +130,7 @@ impl From<rdma_qp::OutOfRegion> for Trouble {
 }
 
 /// The sentence for a peer whose channel is closed.
-pub fn gone(error: &impl std::fmt::Display) -> String {
+fn gone(error: &impl std::fmt::Display) -> String {
     format!("the other end is gone: its process ended, or its host does not answer ({error})")
 }
 
@@ -139,31 +149,103 @@ pub fn explain(cq: &Cq, done: &rdma_qp::Completion) -> String {
     report.map_or_else(|| format!("{done:?}"), |report| report.to_string())
 }
 
+/// How often the end that asks says that it is still there.
+const SIGN: Duration = Duration::from_secs(1);
+
+/// The other end, by the control channel, once the two have met.
+pub struct Peer {
+    channel: tcp::Channel,
+    /// How long it may be silent, where it is the one that asks.
+    patience: Option<Duration>,
+    /// When it last said a word; where it is the one that answers, when this end last said that it is still there.
+    last: Instant,
+}
+
+impl Peer {
+    /// The end that answers this one.
+    pub fn that_answers(channel: tcp::Channel) -> Peer {
+        Peer {
+            channel,
+            patience: None,
+            last: Instant::now(),
+        }
+    }
+
+    /// The end that asks this one, and may be silent for so long.
+    pub fn that_asks(channel: tcp::Channel, patience: Duration) -> Peer {
+        Peer {
+            patience: Some(patience),
+            ..Peer::that_answers(channel)
+        }
+    }
+}
+
 /// Says a word.
 ///
 /// # Errors
-/// The other end is gone.
-pub fn say(peer: &mut tcp::Channel, word: &Word) -> Result<(), Trouble> {
+/// The other end is gone, or has ended it.
+pub fn say(peer: &mut Peer, word: &Word) -> Result<(), Trouble> {
     let word = serde_json::to_vec(word).map_err(told)?;
-    Ok(peer.send(&word)?)
+    match peer.channel.send(&word) {
+        Ok(()) => Ok(()),
+        // It may have said why before it went.
+        Err(error) => Err(last_word(peer).map_or_else(|_| error.into(), Trouble::Over)),
+    }
 }
 
 /// Hears a word; one that ends it all is trouble.
 ///
 /// # Errors
 /// The other end is gone, silent, or has ended it.
-pub fn hear(peer: &mut tcp::Channel) -> Result<Word, Trouble> {
-    let word = peer.recv()?;
+pub fn hear(peer: &mut Peer) -> Result<Word, Trouble> {
+    let word = peer.channel.recv()?;
     understand(&word)
 }
 
-/// Hears a word if there is one.
+/// Hears a word if there is one. Each end calls it again and again: the one that asks shows by it that it is still there, and
+/// the one that answers does not wait for ever for one that is not.
 ///
 /// # Errors
 /// As [`hear`].
-pub fn overhear(peer: &mut tcp::Channel) -> Result<Option<Word>, Trouble> {
-    let word = peer.try_recv()?;
-    word.map(|word| understand(&word)).transpose()
+pub fn overhear(peer: &mut Peer) -> Result<Option<Word>, Trouble> {
+    let word = peer.channel.try_recv()?;
+    let word = word.map(|word| understand(&word)).transpose()?;
+    let now = Instant::now();
+    let passed = now - peer.last;
+    match peer.patience {
+        None if passed >= SIGN => {
+            peer.last = now;
+            say(peer, &Word::Here)?;
+        }
+        Some(_) if word.is_some() => peer.last = now,
+        Some(patience) if passed > patience => return Err(silent(peer, patience)),
+        _ => {}
+    }
+    Ok(word.filter(|word| !matches!(word, Word::Here)))
+}
+
+/// What the silence of the end that asks amounts to. Should it only have been stopped, it finds why it was given up.
+fn silent(peer: &mut Peer, patience: Duration) -> Trouble {
+    let why = format!("nothing was heard of the end that asks for {patience:?}");
+    let over = Over {
+        dump: String::new(),
+        failed: Some(why.clone()),
+    };
+    let _ = say(peer, &Word::Over(over));
+    Trouble::Gone(format!(
+        "{why}: it was stopped, or its host does not answer"
+    ))
+}
+
+/// The same for an end to which the other one has nothing to say.
+///
+/// # Errors
+/// As [`hear`], and that it says something.
+pub fn attend(peer: &mut Peer) -> Result<(), Trouble> {
+    match overhear(peer)? {
+        None => Ok(()),
+        Some(word) => Err(out_of_step(&word)),
+    }
 }
 
 fn understand(word: &[u8]) -> Result<Word, Trouble> {
@@ -193,7 +275,7 @@ pub struct Verdict {
 
 /// Ends it at this end: each end tells the other how its Queue Pair is and what failed, and looks at both.
 pub fn conclude(
-    peer: &mut tcp::Channel,
+    peer: &mut Peer,
     ended: Result<(), Trouble>,
     dump: impl FnOnce(usize) -> Dump,
     rtt: Option<Rtt>,
@@ -217,7 +299,10 @@ pub fn conclude(
         failed: failed.clone(),
     });
     let said = say(peer, &mine);
-    let there = heard.map_or_else(|| said.and_then(|()| last_word(peer)), Ok);
+    let there = match (heard, said) {
+        (Some(over), _) | (None, Err(Trouble::Over(over))) => Ok(over),
+        (None, said) => said.and_then(|()| last_word(peer)),
+    };
     let (error, there) = match there {
         Ok(Over {
             dump,
@@ -234,7 +319,7 @@ pub fn conclude(
             };
         }
         Err(trouble) => (
-            failed.or_else(|| Some(format!("the other end did not end: {trouble:?}"))),
+            failed.or_else(|| Some(format!("the other end did not end: {trouble}"))),
             None,
         ),
     };
@@ -249,9 +334,9 @@ pub fn conclude(
 }
 
 /// The last word of the other end; what it said before it heard of the end does not count.
-fn last_word(peer: &mut tcp::Channel) -> Result<Over, Trouble> {
-    // At most what it says in a run.
-    for _ in 0..4 {
+fn last_word(peer: &mut Peer) -> Result<Over, Trouble> {
+    let begin = Instant::now();
+    while begin.elapsed() < MEETING {
         match hear(peer) {
             Ok(_) => {}
             Err(Trouble::Over(over)) => return Ok(over),

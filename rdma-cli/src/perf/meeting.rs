@@ -8,6 +8,7 @@ use rdma_qp::{AckTimeout, RetryCount, Timing};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::control::Peer;
 use super::plan::Plan;
 use super::report;
 use super::runner::Runner;
@@ -22,7 +23,7 @@ pub const MEETING: Duration = Duration::from_secs(10);
 /// How long it waits for a peer at a time.
 const PATIENCE: Duration = Duration::from_secs(3600);
 /// The version of what the ends say to each other.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// What the end that asks tells the one that answers, before anything else.
 #[derive(Debug, Serialize, Deserialize)]
@@ -109,8 +110,9 @@ pub fn with_peer<T>(
         ..choice.clone()
     };
     let answering = std::thread::spawn(move || {
-        let mut peer = listener.accept(MEETING).map_err(told)?;
-        answer(&mut peer, &theirs)
+        let peer = listener.accept(MEETING).map_err(told)?;
+        // It lives as long as this process.
+        answer(peer, &theirs, Duration::MAX)
     });
     let asked = asks(&address);
     match answering.join() {
@@ -146,7 +148,7 @@ pub fn serve(address: &str, choice: &DeviceChoice, once: bool) -> Result<(), Fai
         // A peer that is silent keeps others waiting no longer than the meeting may take.
         peer.set_limit(MEETING);
         let from = peer.peer_addr();
-        let answered = answer(&mut peer, choice);
+        let answered = answer(peer, choice, MEETING);
         match &answered {
             Ok(Answered::Told(sentence)) => writeln!(out, "{from}: {sentence}")?,
             Ok(Answered::Ended(plan, verdict)) => {
@@ -173,11 +175,15 @@ enum Answered {
     Ended(Plan, super::control::Verdict),
 }
 
-/// Answers one peer until it is done.
+/// Answers one peer until it is done, or is silent for longer than `patience`.
 ///
 /// # Errors
 /// It is gone, or asks for what this end cannot do; the device cannot be used.
-fn answer(peer: &mut tcp::Channel, choice: &DeviceChoice) -> Result<Answered, Failure> {
+fn answer(
+    mut peer: tcp::Channel,
+    choice: &DeviceChoice,
+    patience: Duration,
+) -> Result<Answered, Failure> {
     let hello = peer.recv().map_err(told)?;
     let made = prepare(&hello, choice);
     let refused = made.as_ref().err().map(ToString::to_string);
@@ -185,17 +191,19 @@ fn answer(peer: &mut tcp::Channel, choice: &DeviceChoice) -> Result<Answered, Fa
     peer.send(&answer).map_err(told)?;
     match made? {
         (Made::Ping(mut end), timing) => {
-            end.meet(peer, timing)?;
-            let pings = ping::answer(&mut end, peer)?;
+            end.meet(&mut peer, timing)?;
+            let pings = ping::answer(&mut end, &mut Peer::that_asks(peer, patience));
+            let pings = pings.map_err(told)?;
             Ok(Answered::Told(format!(
                 "answered {}",
                 counted(pings, "ping", "pings")
             )))
         }
         (Made::Measure(mut runner), timing) => {
-            runner.meet(peer, timing)?;
-            let ended = runner.answer(peer);
-            let verdict = runner.conclude(peer, ended, None);
+            runner.meet(&mut peer, timing)?;
+            let mut peer = Peer::that_asks(peer, patience);
+            let ended = runner.answer(&mut peer);
+            let verdict = runner.conclude(&mut peer, ended, None);
             Ok(Answered::Ended(runner.plan, verdict))
         }
     }

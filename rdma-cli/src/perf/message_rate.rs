@@ -2,11 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use rdma_qp::exchange::tcp;
 use rdma_qp::{Completion, PostFlags, QueueKind};
 
 use super::Op;
-use super::control::{Limit, Outcome, Run, Trouble, Word, out_of_step, overhear, say};
+use super::control::{Limit, Outcome, Peer, Run, Trouble, Word, out_of_step, overhear, say};
 use super::end::{Ask, Lane};
 use super::numbers::Numbers;
 use super::runner::Runner;
@@ -103,11 +102,7 @@ impl Books {
 ///
 /// # Errors
 /// Whatever ended it before its time.
-pub fn run(
-    runner: &mut Runner,
-    peer: &mut tcp::Channel,
-    run: &Run,
-) -> Result<[Outcome; 2], Trouble> {
+pub fn run(runner: &mut Runner, peer: &mut Peer, run: &Run) -> Result<[Outcome; 2], Trouble> {
     let begin = Instant::now();
     let mut flow = Flow::new(runner, run);
     let (sends, events) = (flow.runner.sends(), flow.runner.plan.events);
@@ -165,7 +160,7 @@ pub fn run(
                 say(peer, &Word::Sent(flow.books.completed))?;
             }
         }
-        if seen == 0 && (sends && finished || now - last_look >= TICK) {
+        if seen == 0 && sends && finished || now - last_look >= TICK {
             last_look = now;
             match overhear(peer)? {
                 Some(Word::Sent(count)) => announced = Some((count, now)),

@@ -5,12 +5,11 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use rdma_qp::doctor::Finding;
-use rdma_qp::exchange::tcp;
 use rdma_qp::{Rtt, Timing};
 use serde::Serialize;
 
 use super::args::{Common, World};
-use super::control::Verdict;
+use super::control::{Peer, Verdict};
 use super::meeting::{self, Wish};
 use super::plan::{Figure, Plan};
 use super::plot::{self, Plot};
@@ -162,8 +161,9 @@ fn measure<R: Row>(
 ) -> Result<(), Failure> {
     let plan = runner.plan.clone();
     let wish = Wish::Measure(plan.clone());
-    let mut peer: tcp::Channel = meeting::greet(address, wish, timing)?;
+    let mut peer = meeting::greet(address, wish, timing)?;
     runner.meet(&mut peer, timing)?;
+    let mut peer = Peer::that_answers(peer);
     let style = Style::of(&io::stdout());
     let mut out = io::stdout().lock();
     let by = format!(

@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use rdma_qp::exchange::tcp;
 use rdma_qp::{PostFlags, QueueKind};
 
 use super::Op;
-use super::control::{Limit, Outcome, Run, Trouble, Word, hear, out_of_step, overhear, say};
+use super::control::{
+    Limit, Outcome, Peer, Run, Trouble, Word, attend, hear, out_of_step, overhear, say,
+};
 use super::end::Ask;
 use super::message_rate::counted;
 use super::plan::PING_PONG_DEPTH;
@@ -16,13 +17,15 @@ use super::times::{Idle, TICK, Times};
 
 /// One send of so many has a completion, where the answer says that it arrived.
 const SIGNALED: u64 = 16;
+/// Turns after which an end that never waits listens to the other one.
+const BUSY: u32 = 1 << 16;
 /// How often progress is shown, at most.
 const SHOW: Duration = Duration::from_millis(50);
 
 /// What happens at an end.
 struct Desk<'r> {
     runner: &'r mut Runner,
-    peer: &'r mut tcp::Channel,
+    peer: &'r mut Peer,
     run: Run,
     /// Numbers of messages that came, where they have some.
     inbox: VecDeque<Option<u32>>,
@@ -30,6 +33,7 @@ struct Desk<'r> {
     done: u64,
     base: u64,
     idle: Idle,
+    turns: u32,
     /// When the other end was last listened to.
     listened: Instant,
     /// When the clock was last looked at.
@@ -42,7 +46,7 @@ struct Desk<'r> {
 /// Whatever ended it before its time.
 pub fn run(
     runner: &mut Runner,
-    peer: &mut tcp::Channel,
+    peer: &mut Peer,
     run: &Run,
 ) -> Result<([Outcome; 2], Option<Times>), Trouble> {
     let now = Instant::now();
@@ -56,6 +60,7 @@ pub fn run(
         done: 0,
         base: 0,
         idle: Idle::default(),
+        turns: 0,
         listened: now,
         now,
     };
@@ -152,6 +157,7 @@ impl Desk<'_> {
                 if self.runner.progress.is_interrupted() {
                     return Err(Trouble::Interrupted);
                 }
+                attend(self.peer)?;
             }
         }
         mine.seconds = begin.elapsed().as_secs_f64();
@@ -307,6 +313,11 @@ impl Desk<'_> {
     /// Takes the next completion, if there is one; now and then it looks at the clock, and at what the other end says.
     #[inline]
     fn turn(&mut self) -> Result<Option<Word>, Trouble> {
+        self.turns = self.turns.wrapping_add(1);
+        if self.turns.is_multiple_of(BUSY) {
+            // What it says must not pile up.
+            return overhear(self.peer);
+        }
         let mut done = self.runner.end.cq.poll()?;
         if done.is_none() {
             if self.runner.plan.events {

@@ -6,7 +6,9 @@ use rdma_qp::exchange::tcp;
 use rdma_qp::{Completion, Dump, RemoteAddr, Rtt, Timing};
 
 use super::contents::{Contents, Message};
-use super::control::{self, Limit, Outcome, Run, Trouble, Verdict, Word, hear, out_of_step, say};
+use super::control::{
+    self, Limit, Outcome, Peer, Run, Trouble, Verdict, Word, hear, out_of_step, say,
+};
 use super::end::{End, Wants, datagram_limit, too_long_for_a_datagram};
 use super::memory::Places;
 use super::plan::{Figure, PING_PONG_DEPTH, PING_PONG_RECEIVES, Plan};
@@ -124,7 +126,7 @@ impl Runner {
     /// Whatever ended it before its time.
     pub fn ask(
         &mut self,
-        peer: &mut tcp::Channel,
+        peer: &mut Peer,
         mut tell: impl FnMut(Measured) -> Result<(), Failure>,
     ) -> Result<(), Trouble> {
         let sizes = self.plan.sizes.clone();
@@ -148,7 +150,7 @@ impl Runner {
     /// One measurement: one run, or, where contents are checked, as many as there are places for what is under way.
     fn measure(
         &mut self,
-        peer: &mut tcp::Channel,
+        peer: &mut Peer,
         size: u32,
         limit: Limit,
         place: (usize, usize),
@@ -222,7 +224,7 @@ impl Runner {
     ///
     /// # Errors
     /// Whatever ended it before its time.
-    pub fn answer(&mut self, peer: &mut tcp::Channel) -> Result<(), Trouble> {
+    pub fn answer(&mut self, peer: &mut Peer) -> Result<(), Trouble> {
         loop {
             let run = loop {
                 // It may take its time between two runs, and the peer that does is still there.
@@ -251,7 +253,7 @@ impl Runner {
 
     fn run(
         &mut self,
-        peer: &mut tcp::Channel,
+        peer: &mut Peer,
         run: &Run,
     ) -> Result<([Outcome; 2], Option<Times>), Trouble> {
         let (outcomes, times) = match self.plan.figure {
@@ -412,7 +414,7 @@ impl Runner {
     /// Ends it at this end.
     pub fn conclude(
         &self,
-        peer: &mut tcp::Channel,
+        peer: &mut Peer,
         ended: Result<(), Trouble>,
         rtt: Option<Rtt>,
     ) -> Verdict {

@@ -2,10 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use rdma_qp::exchange::tcp;
-
 use super::end::{End, Happened};
-use crate::failure::{Failure, told};
+use crate::perf::control::{Over, Peer, Trouble, Word, attend, say};
 
 /// How often it looks whether the peer has said on the control channel that it is done.
 const LOOK: Duration = Duration::from_millis(20);
@@ -14,7 +12,7 @@ const LOOK: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// It is gone; the device cannot be used any more.
-pub fn answer(end: &mut End, peer: &mut tcp::Channel) -> Result<u64, Failure> {
+pub fn answer(end: &mut End, peer: &mut Peer) -> Result<u64, Trouble> {
     let mut pings = 0;
     let mut failed = false;
     loop {
@@ -27,10 +25,15 @@ pub fn answer(end: &mut End, peer: &mut tcp::Channel) -> Result<u64, Failure> {
             Happened::Failed(_) => failed = true,
             _ => {}
         }
-        // The peer says that it is done by its own dump, and wants the one of this end.
-        if peer.try_recv().map_err(told)?.is_some() {
-            peer.send(end.taking().to_json().as_bytes()).map_err(told)?;
-            return Ok(pings);
+        match attend(peer) {
+            Ok(()) => {}
+            // The peer is done, and wants to know how this end is.
+            Err(Trouble::Over(_)) => {
+                let dump = end.taking().to_json();
+                say(peer, &Word::Over(Over { dump, failed: None }))?;
+                return Ok(pings);
+            }
+            Err(trouble) => return Err(trouble),
         }
     }
 }

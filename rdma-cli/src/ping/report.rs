@@ -3,15 +3,15 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use rdma_qp::Dump;
-use rdma_qp::doctor::{Evidence, Finding, diagnose};
+use rdma_qp::Rtt;
+use rdma_qp::doctor::Finding;
 use serde::Serialize;
 
 use super::Args;
 use super::end::End;
 use crate::doctor::print;
 use crate::perf::Transport;
-use crate::perf::control::gone;
+use crate::perf::control::Verdict;
 use crate::perf::times::{Percentiles, Times, short};
 use crate::term::{Harmless, Style};
 
@@ -62,20 +62,13 @@ impl Report {
         self.times.add(rtt);
     }
 
-    /// The other end is gone: no need to look further.
-    pub fn lost(&mut self, error: &impl std::fmt::Display) {
+    /// No ping comes any more; `conclude` looks at both ends, which it may judge by the round trips.
+    pub fn end(&mut self, conclude: impl FnOnce(Option<Rtt>) -> Verdict) {
         self.rtt_us = self.times.percentiles(1);
-        self.error = Some(gone(error));
-    }
-
-    /// Looks at both ends.
-    pub fn diagnose(&mut self, here: Dump, there: Option<Dump>, failed: Option<String>) {
-        self.rtt_us = self.times.percentiles(1);
-        self.error = failed;
-        let mut evidence = Evidence::default();
-        evidence.rtt = self.times.rtt();
-        evidence.ends = std::iter::once(here).chain(there).collect();
-        self.findings = diagnose(&evidence);
+        let Verdict {
+            error, findings, ..
+        } = conclude(self.times.rtt());
+        (self.error, self.findings) = (error, findings);
     }
 
     /// Prints the summary.

@@ -6,8 +6,12 @@ mod run;
 use std::io::Read;
 use std::net::TcpListener;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
-use run::{Listening, ends_within, number, qp, report, run};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use run::{Asking, Listening, ends_within, number, qp, report, run};
 
 /// What each transport has: the table of ibv_post_send(3).
 const OPERATIONS: [(&str, &[&str]); 4] = [
@@ -235,16 +239,69 @@ fn a_killed_peer_is_named() {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        std::thread::sleep(std::time::Duration::from_secs(1));
+        std::thread::sleep(Duration::from_secs(1));
         drop(end);
         let ended = asks.wait_with_output().unwrap();
-        let report: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+        let report: Value = serde_json::from_slice(&ended.stdout).unwrap();
         assert_eq!(ended.status.code(), Some(1), "{command}: {report}");
         let error = report["error"].as_str().unwrap();
         assert!(
             error.contains("the other end is gone"),
             "{command}: {report}"
         );
+    }
+}
+
+/// An end that asks and is stopped is given up, and the next one is answered; one that goes on later is told.
+#[test]
+fn a_stopped_peer_keeps_nobody_waiting_for_ever() {
+    let lines = [
+        "bw -D 600 -c ud -b",
+        "lat -D 600 --op read",
+        "ping -c 0 --transport uc",
+    ];
+    let ends: Vec<_> = (lines.into_iter())
+        .map(|line| {
+            let end = Listening::new(&[]);
+            let asks = Asking::new(&format!("{line} --timeout 22 {}", end.1));
+            (line, asks, end)
+        })
+        .collect();
+    std::thread::sleep(Duration::from_secs(2));
+    for (_, asks, _) in &ends {
+        asks.signal(Signal::STOP);
+    }
+    for (line, mut asks, end) in ends {
+        let until = Instant::now() + Duration::from_secs(90);
+        while !run(&format!("ping -c 1 -W 20s {}", end.1)).status.success() {
+            assert!(Instant::now() < until, "{line}: nobody else is answered");
+        }
+        asks.signal(Signal::CONT);
+        let report = asks.report();
+        assert_eq!(
+            report["error"], "at the other end: nothing was heard of the end that asks for 10s",
+            "{line}: {report}"
+        );
+    }
+}
+
+/// One that has little to say is no silent one.
+#[test]
+fn a_slow_peer_is_waited_for() {
+    let lines = [
+        "ping -c 2 -i 12s -W 20s",
+        "ping -c 1 -W 12s --transport uc --loss 100%",
+        "lat -e -D 12 --op read",
+    ];
+    let asking = lines.map(|line| {
+        let end = Listening::new(&["--once"]);
+        let line = format!("{line} {}", end.1);
+        std::thread::spawn(move || (report(&line).1, line, end))
+    });
+    for asking in asking {
+        let (report, line, mut end) = asking.join().unwrap();
+        assert_eq!(report["error"], Value::Null, "{line}: {report}");
+        assert!(end.0.wait().unwrap().success(), "{line}");
     }
 }
 

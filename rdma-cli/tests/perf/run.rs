@@ -1,9 +1,10 @@
 //! Running `qp lat` and `qp bw`.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read as _};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 pub fn qp() -> Command {
@@ -52,6 +53,36 @@ pub fn number(value: &Value, name: &str) -> u64 {
     value[name]
         .as_u64()
         .unwrap_or_else(|| panic!("{name} of {value}"))
+}
+
+/// A process of its own that asks, and is ended with the test, even if it is stopped.
+pub struct Asking(pub Child);
+
+impl Asking {
+    pub fn new(line: &str) -> Asking {
+        let mut command = qp();
+        command.args(line.split(' ')).arg("--json");
+        Asking(command.stdout(Stdio::piped()).spawn().unwrap())
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    /// Waits until it has ended; gives its report.
+    pub fn report(&mut self) -> Value {
+        let mut text = String::new();
+        let output = self.0.stdout.as_mut().unwrap();
+        output.read_to_string(&mut text).unwrap();
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// A process of its own that answers, and is ended with the test.

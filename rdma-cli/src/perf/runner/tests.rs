@@ -57,6 +57,7 @@ fn play(
         let mut peer = listener.accept(MEETING).unwrap();
         let mut runner = runner(&plan(op), false);
         runner.meet(&mut peer, timing).unwrap();
+        let mut peer = Peer::that_asks(peer, MEETING);
         let Word::Run(run) = hear(&mut peer)? else {
             panic!("no run")
         };
@@ -68,6 +69,7 @@ fn play(
     let mut peer = tcp::connect(address, MEETING).unwrap();
     let mut runner = runner(&plan(op), true);
     runner.meet(&mut peer, timing).unwrap();
+    let mut peer = Peer::that_answers(peer);
     let run = Run {
         size: runner.plan.largest(),
         limit: Limit::Count(8),
