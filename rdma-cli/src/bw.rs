@@ -39,22 +39,46 @@ pub struct Args {
     #[command(flatten)]
     common: Common,
     /// Requests that each Queue Pair has under way
-    #[arg(short, long, value_name = "N", default_value_t = 128)]
+    #[arg(
+        short,
+        long,
+        value_name = "N",
+        default_value_t = 128,
+        conflicts_with = "listen"
+    )]
     tx_depth: u32,
     /// Receives that each Queue Pair has posted
-    #[arg(short, long, value_name = "N", default_value_t = 512)]
+    #[arg(
+        short,
+        long,
+        value_name = "N",
+        default_value_t = 512,
+        conflicts_with = "listen"
+    )]
     rx_depth: u32,
     /// Requests that are posted with one call
-    #[arg(short = 'l', long, value_name = "N", default_value_t = 1)]
+    #[arg(
+        short = 'l',
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        conflicts_with = "listen"
+    )]
     post_list: u32,
     /// One request of so many has a completion; if not given, each above 8 KiB, and of smaller ones a quarter of the depth
-    #[arg(short = 'Q', long, value_name = "N")]
+    #[arg(short = 'Q', long, value_name = "N", conflicts_with = "listen")]
     cq_mod: Option<u32>,
     /// Queue Pairs
-    #[arg(short, long, value_name = "N", default_value_t = 1)]
+    #[arg(
+        short,
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        conflicts_with = "listen"
+    )]
     qp: u32,
     /// Both ends send at the same time; figures are the sum of both
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "listen")]
     bidirectional: bool,
     #[command(flatten)]
     world: World,

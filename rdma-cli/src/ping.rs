@@ -14,7 +14,7 @@ use rdma_soft::link::parse_duration;
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::device::{self, DeviceArgs, DeviceChoice, FaultArgs, Opened, TimingArgs};
+use crate::device::{self, DeviceArgs, FaultArgs, Opened, TimingArgs};
 use crate::failure::{Failure, told};
 use crate::perf::Transport;
 use crate::perf::control::{self, Peer, Trouble, attend};
@@ -49,10 +49,12 @@ RDMA_SOFT_ADDR names another. In the end both ends are looked at as by
 Status: 0 an answer came, 1 none did or the Queue Pair failed, 2 wrong options.")]
 pub struct Args {
     /// HOST:PORT of the end that answers; both ends are in this process if there is none
-    #[arg(value_name = "ADDR", conflicts_with = "listen")]
+    #[arg(value_name = "ADDR")]
     address: Option<String>,
     /// Answer at this HOST:PORT whoever comes with `qp ping`, `qp lat` or `qp bw`; port 0 takes a free one
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", conflicts_with_all = [
+        "address", "transport", "count", "interval", "size", "wait", "deadline", "quiet", "json", "timeout", "retry_cnt",
+    ])]
     listen: Option<String>,
     /// With --listen: answer one peer and end
     #[arg(long, requires = "listen")]
@@ -133,16 +135,11 @@ fn parse_ping(text: &str) -> Result<u32, String> {
 /// # Errors
 /// No answer came; the ends did not meet; the device cannot be used.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let timing = args.timing.check()?;
-    let choice = args.device.choice(&args.faults)?;
     if let Some(address) = &args.listen {
+        let choice = args.device.choice(&args.faults)?;
         return meeting::serve(address, &choice, args.once);
     }
-    let ended = prepare(args, &choice).and_then(|ready| {
-        meeting::with_peer(args.address.as_deref(), &choice, |address| {
-            ask(args, address, ready, timing)
-        })
-    });
+    let ended = ping(args);
     if let (Err(failure), true) = (&ended, args.json)
         && !matches!(failure, Failure::OutputClosed | Failure::Found)
     {
@@ -153,18 +150,23 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     ended
 }
 
-/// The device and the end that asks.
-fn prepare(args: &Args, choice: &DeviceChoice) -> Result<(Opened, End), Failure> {
-    let opened = device::open(choice)?;
+/// Opens the device, and asks.
+fn ping(args: &Args) -> Result<(), Failure> {
+    let timing = args.timing.check()?;
+    let choice = args.device.choice(&args.faults)?;
+    let opened = device::open(&choice)?;
     let end = End::new(&opened, args.pings(), choice.mtu)?;
-    Ok((opened, end))
+    meeting::with_peer(args.address.as_deref(), &choice, |address| {
+        ask(args, address, &opened, end, timing)
+    })
 }
 
 /// The end that asks.
 fn ask(
     args: &Args,
     address: &str,
-    (opened, mut end): (Opened, End),
+    opened: &Opened,
+    mut end: End,
     timing: Timing,
 ) -> Result<(), Failure> {
     let mut peer = meeting::greet(address, Wish::Ping(args.pings()), timing)?;

@@ -316,6 +316,8 @@ fn refusals() {
         ("--transport tcp", 2, "xrc"),
         ("-i 5", 2, "unit"),
         ("--listen 127.0.0.1:0 127.0.0.1:1", 2, "cannot be used"),
+        ("--listen 127.0.0.1:0 --once --json", 2, "cannot be used"),
+        ("--listen 127.0.0.1:0 -c 3", 2, "cannot be used"),
         (&format!("{nobody}"), 1, "cannot connect to"),
         ("--device no-such-device", 1, "no-such-device"),
     ] {

@@ -16,10 +16,13 @@ use crate::units::parse_size;
 #[derive(Debug, clap::Args)]
 pub struct Common {
     /// HOST:PORT of the end that answers; both ends are in this process if there is none
-    #[arg(value_name = "ADDR", conflicts_with = "listen")]
+    #[arg(value_name = "ADDR")]
     pub address: Option<String>,
     /// Answer at this HOST:PORT whoever comes with `qp ping`, `qp lat` or `qp bw`; port 0 takes a free one
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", conflicts_with_all = [
+        "address", "transport", "op", "size", "all", "iterations", "duration", "warmup", "inline", "events", "check", "wait",
+        "json", "plot", "timeout", "retry_cnt",
+    ])]
     pub listen: Option<String>,
     /// With --listen: answer one peer and end
     #[arg(long, requires = "listen")]

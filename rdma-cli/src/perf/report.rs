@@ -96,17 +96,11 @@ pub fn run<R: Row>(
     world: &World,
     plan: impl FnOnce(&Opened, &DeviceChoice) -> Result<Plan, Failure>,
 ) -> Result<(), Failure> {
-    let timing = world.timing.check()?;
-    let choice = world.device.choice(&world.faults)?;
     if let Some(address) = &common.listen {
+        let choice = world.device.choice(&world.faults)?;
         return meeting::serve(address, &choice, common.once);
     }
-    common.check()?;
-    let ended = prepare(common, &choice, plan).and_then(|(opened, runner)| {
-        meeting::with_peer(common.address.as_deref(), &choice, |address| {
-            measure::<R>(common, address, &opened, runner, timing)
-        })
-    });
+    let ended = asking::<R>(common, world, plan);
     if let (Err(failure), true) = (&ended, common.json)
         && !matches!(
             failure,
@@ -120,21 +114,26 @@ pub fn run<R: Row>(
     ended
 }
 
-/// The end that asks.
-fn prepare(
+/// Opens the device, and asks.
+fn asking<R: Row>(
     common: &Common,
-    choice: &DeviceChoice,
+    world: &World,
     plan: impl FnOnce(&Opened, &DeviceChoice) -> Result<Plan, Failure>,
-) -> Result<(Opened, Runner), Failure> {
+) -> Result<(), Failure> {
+    let timing = world.timing.check()?;
+    let choice = world.device.choice(&world.faults)?;
+    common.check()?;
     if let Some(path) = &common.plot {
         // Not after an hour of measuring.
         writable(path)?;
     }
-    let opened = device::open(choice)?;
-    let plan = plan(&opened, choice)?;
-    let mut runner = Runner::new(&opened, plan, choice, true)?;
+    let opened = device::open(&choice)?;
+    let plan = plan(&opened, &choice)?;
+    let mut runner = Runner::new(&opened, plan, &choice, true)?;
     runner.progress = Progress::shown()?;
-    Ok((opened, runner))
+    meeting::with_peer(common.address.as_deref(), &choice, |address| {
+        measure::<R>(common, address, &opened, runner, timing)
+    })
 }
 
 fn writable(path: &Path) -> Result<(), Failure> {
@@ -202,7 +201,13 @@ fn measure<R: Row>(
         rows.push(row);
         Ok(())
     });
-    let verdict = runner.conclude(&mut peer, ended, rtt);
+    let mut verdict = runner.conclude(&mut peer, ended, rtt);
+    if let (Some(path), false) = (&common.plot, rows.is_empty()) {
+        let picture = plot::svg(R::plot(&rows, &plan));
+        if let Err(error) = std::fs::write(path, picture) {
+            (verdict.error).get_or_insert_with(|| unwritable(path, &error).to_string());
+        }
+    }
     if talks {
         if verdict.interrupted && !rows.is_empty() {
             writeln!(
@@ -232,10 +237,6 @@ fn measure<R: Row>(
         };
         serde_json::to_writer_pretty(&mut out, &document).map_err(io::Error::from)?;
         writeln!(out)?;
-    }
-    if let (Some(path), false) = (&common.plot, rows.is_empty()) {
-        let picture = plot::svg(R::plot(&rows, &plan));
-        std::fs::write(path, picture).map_err(|error| unwritable(path, &error))?;
     }
     out.flush()?;
     if verdict.interrupted && rows.is_empty() {

@@ -350,6 +350,48 @@ fn nothing_is_wider_than_a_screen() {
     }
 }
 
+/// Whatever goes wrong, machines get one document, and the status tells.
+#[test]
+fn whatever_goes_wrong_is_one_document() {
+    let dir = std::env::temp_dir().display().to_string();
+    for (line, status, word) in [
+        ("lat -c uc --op read", 2, "UC has no READ"),
+        ("lat -c ud -s 9000", 2, "--size"),
+        ("lat --timeout 99", 2, "99"),
+        ("bw --seed 3", 2, "--seed without any fault"),
+        ("bw -d no-such-device --loss 1%", 2, "leave out --device"),
+        ("bw -d no-such-device", 1, "no-such-device"),
+        ("bw -t 8 -l 9", 2, "--post-list 9"),
+        ("lat 127.0.0.1:1", 1, "cannot connect to"),
+        ("lat -n 10 --plot /dev/full", 1, "cannot write the plot"),
+        (
+            &format!("bw -n 10 --plot {dir}"),
+            1,
+            "cannot write the plot",
+        ),
+        (
+            "bw -n 10 --loss 100% --timeout 8 --retry-cnt 1",
+            1,
+            "IBV_WC_RETRY_EXC_ERR",
+        ),
+        ("ping --timeout 99", 2, "99"),
+        ("ping --seed 3", 2, "--seed without any fault"),
+        ("ping --transport ud -s 5000", 2, "--size"),
+        ("ping -d no-such-device", 1, "no-such-device"),
+        ("ping 127.0.0.1:1", 1, "cannot connect to"),
+    ] {
+        let ended = run(&format!("{line} --json"));
+        let document: Value = serde_json::from_slice(&ended.stdout)
+            .unwrap_or_else(|error| panic!("{line}: {error}: {ended:?}"));
+        let error = document["error"].as_str().unwrap();
+        assert!(error.contains(word), "{line}: {document}");
+        assert_eq!(ended.status.code(), Some(status), "{line}: {document}");
+    }
+    // What was measured is not lost with the picture of it.
+    let (_, report) = report("lat -n 10 --plot /dev/full");
+    assert_eq!(number(&report["results"][0], "count"), 10, "{report}");
+}
+
 /// What is refused says what to change.
 #[test]
 fn refusals() {
@@ -367,6 +409,10 @@ fn refusals() {
         ("bw -n 0", 2, "0 messages measure nothing"),
         ("bw -q 64 -s 256M", 2, "give fewer --qp"),
         ("lat -D 5 -n 5", 2, "cannot be used"),
+        ("lat --listen 127.0.0.1:0 --json", 2, "cannot be used"),
+        ("lat --listen 127.0.0.1:0 -s 64", 2, "cannot be used"),
+        ("bw --listen 127.0.0.1:0 -q 2", 2, "cannot be used"),
+        ("bw --listen 127.0.0.1:0 --timeout 8", 2, "cannot be used"),
         ("lat --plot /nowhere/at/all.svg", 1, "cannot write the plot"),
         ("bw -d no-such-device", 1, "no-such-device"),
         (&format!("lat {nobody}"), 1, "cannot connect to"),
