@@ -119,6 +119,9 @@ pub struct DeviceChoice {
     pub pcap: Option<PathBuf>,
     /// Faults; `None` leaves them as the environment says.
     pub faults: Option<Faults>,
+    /// It is for the second of two ends that one command starts. What is said of one software device is said of the first
+    /// one's: addresses, GIDs and seed, and the capture, which has both directions.
+    pub second: bool,
 }
 
 impl DeviceArgs {
@@ -141,6 +144,7 @@ impl DeviceArgs {
             mtu: self.mtu,
             pcap: self.pcap.clone(),
             faults,
+            second: false,
         })
     }
 }
@@ -243,9 +247,11 @@ pub fn open(choice: &DeviceChoice) -> Result<Opened, Failure> {
             choice.port
         )));
     }
+    // The index that was asked for is one of the first one's table.
+    let own_table = choice.second && choice.name.is_none();
     let gid = match choice.gid_index {
-        Some(index) => port.gid(index).map_err(told)?,
-        None => port.best_gid().map_err(told)?.entry(),
+        Some(index) if !own_table => port.gid(index).map_err(told)?,
+        _ => port.best_gid().map_err(told)?.entry(),
     };
     Ok(Opened {
         device,
@@ -313,6 +319,12 @@ fn open_soft(choice: &DeviceChoice) -> Result<(Device, Option<Faults>), Failure>
     }
     if let Some(path) = &choice.pcap {
         profile.pcap = Some(path.clone());
+    }
+    if choice.second {
+        (profile.pcap, profile.seed) = (None, None);
+        for port in &mut profile.ports {
+            (port.addresses, port.gids) = (Vec::new(), None);
+        }
     }
     let faulty = !profile.faults.is_none();
     if faulty && profile.faults.seed.is_none() {

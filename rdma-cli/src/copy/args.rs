@@ -117,7 +117,10 @@ impl Args {
     /// Options that do not go together.
     pub fn plan(self) -> Result<Plan, Failure> {
         let timing = self.timing.check()?;
-        let device = self.device.choice(&self.faults)?;
+        let device = DeviceChoice {
+            second: self.child,
+            ..self.device.choice(&self.faults)?
+        };
         let mut paths = self.paths.into_iter();
         let role = match (self.listen, paths.next(), paths.next()) {
             (Some(address), Some(place), None) => Role::Receive {
@@ -189,6 +192,7 @@ impl Plan {
             mtu,
             pcap: _,
             faults,
+            second: _,
         } = &self.device;
         if let Some(name) = name {
             option("device", name.clone());

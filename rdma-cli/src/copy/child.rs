@@ -17,14 +17,6 @@ pub const LISTENING: &str = "listening on ";
 /// How long it may take to end by itself after the copy.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What the environment says about one node must not be said of two.
-const OWN: [&str; 4] = [
-    "RDMA_SOFT_ADDR",
-    "RDMA_SOFT_GIDS",
-    "RDMA_SOFT_SEED",
-    "RDMA_SOFT_PCAP",
-];
-
 /// A secret for one copy. The port of the receiver is open to every user of this machine: the secret, which goes to it
 /// through a pipe, keeps others from writing to the destination.
 ///
@@ -83,9 +75,6 @@ impl Child {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        for name in OWN {
-            command.env_remove(name);
-        }
         let mut process = command.spawn().map_err(|error| {
             Failure::told(format!("cannot start the receiving process: {error}"))
         })?;

@@ -105,8 +105,7 @@ pub fn with_peer<T>(
     let listener = tcp::listen("127.0.0.1:0").map_err(told)?;
     let address = listener.local_addr().map_err(told)?.to_string();
     let theirs = DeviceChoice {
-        // One capture has both directions.
-        pcap: None,
+        second: true,
         ..choice.clone()
     };
     let answering = std::thread::spawn(move || {

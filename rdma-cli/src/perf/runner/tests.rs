@@ -14,6 +14,7 @@ fn choice() -> DeviceChoice {
         mtu: None,
         pcap: None,
         faults: None,
+        second: false,
     }
 }
 
