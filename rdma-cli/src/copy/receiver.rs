@@ -356,12 +356,10 @@ impl<'a> Receiving<'a> {
         if chunk > 0 {
             self.resumed = (chunk * CHUNK as u64).min(self.size);
             self.console.step(&goes_on(self.resumed));
-        } else {
-            self.job(Job::StartOver);
-            if have > 0 {
-                self.console.step(STARTS_OVER);
-            }
+        } else if have > 0 {
+            self.console.step(STARTS_OVER);
         }
+        self.job(Job::Keep(chunk));
         self.next = chunk;
         self.rest = Rest::Settled;
         self.console.begin(self.size);

@@ -14,8 +14,8 @@ pub enum Job {
     Sweep(Remains),
     /// Look at what a copy that broke off has left.
     Look,
-    /// Throw that away.
-    StartOver,
+    /// Keep so many chunks of that, and throw away the rest.
+    Keep(u64),
     /// Write the chunk in a slot to the file.
     Write {
         /// Its number in the file.
@@ -53,7 +53,7 @@ pub fn write_all(
                 Ok(None)
             }
             Job::Look => opened.left().map(|left| Some(Said::Left(left))),
-            Job::StartOver => opened.start_over().map(|()| None),
+            Job::Keep(chunks) => opened.keep(chunks).map(|()| None),
             Job::Write { index, slot, len } => {
                 let bytes = &mut bytes[..len];
                 let read = slots

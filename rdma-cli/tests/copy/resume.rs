@@ -253,6 +253,31 @@ fn a_source_that_changed_is_sent_again() {
     assert_eq!(report["bytes_resumed"], 0);
 }
 
+/// Zeros do not travel: where the source has them now, nothing of what was there may stay.
+#[test]
+fn what_is_behind_the_last_whole_chunk_is_not_kept() {
+    let chunk = CHUNK as usize;
+    let there = noise(chunk * 12 / 5, 8);
+    // The same length, a shorter one, and a longer one with something at its end.
+    for (same, len, end) in [
+        (2 * chunk, there.len(), &b""[..]),
+        (chunk, chunk * 6 / 5, b""),
+        (2 * chunk, 20 * chunk + 5, b"here"),
+    ] {
+        let scratch = Scratch::new();
+        let inbox = scratch.directory("inbox");
+        fs::write(inbox.join(".big.qp-copy-1"), &there).unwrap();
+        let source = scratch.file("big", &there[..same]);
+        let file = fs::OpenOptions::new().write(true).open(&source).unwrap();
+        file.set_len(len as u64).unwrap();
+        file.write_all_at(end, (len - end.len()) as u64).unwrap();
+        let (report, _) = go_on(&source, &inbox);
+        assert!(fs::read(&source).unwrap() == fs::read(inbox.join("big")).unwrap());
+        assert_eq!(names(&inbox), ["big"], "nothing else is left");
+        assert_eq!(report["bytes_resumed"], same);
+    }
+}
+
 #[test]
 fn with_nothing_there_all_is_sent() {
     let scratch = Scratch::new();

@@ -243,16 +243,19 @@ impl Opened {
         Ok((count > 0).then(|| (count, sum.done())))
     }
 
-    /// Throws away what was left.
+    /// Keeps so many of the chunks that were left, and throws away what is behind them: where the source has zeros, nothing
+    /// would be written over it.
     ///
     /// # Errors
     /// A sentence with the path and the system's error.
-    pub fn start_over(&mut self) -> Result<(), String> {
+    pub fn keep(&mut self, chunks: u64) -> Result<(), String> {
+        let end = chunks * CHUNK as u64;
         match self {
             Opened::File { file, target, .. } => file
-                .set_len(0)
+                .set_len(end)
                 .map_err(|error| target.cannot("write", &error)),
-            Opened::Tree(planting) => planting.start_over(),
+            Opened::Tree(planting) if chunks == 0 => planting.start_over(),
+            Opened::Tree(planting) => planting.cut_off(end),
         }
     }
 

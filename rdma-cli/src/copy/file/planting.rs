@@ -269,6 +269,30 @@ impl Planting {
         Ok(sum)
     }
 
+    /// Throws away what is there from `end` on, which is behind the listing.
+    pub fn cut_off(&mut self, end: u64) -> Result<(), String> {
+        let Some(all) = &self.planted else {
+            return Ok(());
+        };
+        for &(number, start) in &all.files {
+            let kind = &all.entries[number].kind;
+            let Kind::File(len) = kind else {
+                continue;
+            };
+            if start + len <= end {
+                continue;
+            }
+            let path = &path_of(&self.root, &all.entries, number);
+            match open_again(path, kind).and_then(|file| file.set_len(end.saturating_sub(start))) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(self.cannot("write", path, &error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Throws away what is there.
     pub fn start_over(&mut self) -> Result<(), String> {
         (self.planted, self.listed, self.taken_over) = (None, 0, false);

@@ -249,6 +249,47 @@ fn the_part_of_a_tree_is_gone_on_with() {
     assert_eq!(describe(&scratch.at("to")), describe(&scratch.at("from")));
 }
 
+/// Zeros do not travel: where the source has them now, nothing of what was there may stay, in whichever file.
+#[test]
+fn what_is_behind_the_last_whole_chunk_of_a_tree_is_not_kept() {
+    let scratch = Scratch::new("behind");
+    let from = scratch.at("from");
+    grow(&from);
+    let source = Source::open(&from).unwrap();
+    let to = target(&scratch.at("to"), false);
+    let (mut opened, partial) = to.create(&of_tree(&source, true)).unwrap();
+    for (index, bytes) in &read(&source).0 {
+        opened.write_at(index * CHUNK as u64, bytes).unwrap();
+    }
+    drop((opened, partial));
+    // Not what was written last has to be on the disk last.
+    let part = scratch.at(&scratch.names()[0]);
+    let big = fs::File::options().write(true).open(part.join("tree/big"));
+    big.unwrap().set_len(2 * CHUNK as u64 + 76).unwrap();
+
+    // Of the same length and time, so that the listing stays as it is.
+    let zero = |name: &str, at: u64| {
+        let file = fs::File::options().write(true).open(from.join(name));
+        let (file, about) = (file.unwrap(), fs::metadata(from.join(name)).unwrap());
+        let zeros = vec![0; (about.len() - at) as usize];
+        file.write_all_at(&zeros, at).unwrap();
+        file.set_modified(about.modified().unwrap()).unwrap();
+    };
+    zero("big", 2 * CHUNK as u64 - source.tree.unwrap().0);
+    zero("deep/er/script", 0);
+    let source = Source::open(&from).unwrap();
+    let (chunks, end, _) = read(&source);
+    assert_eq!(chunks.len(), 2, "all the rest is zeros");
+    let (mut opened, mut partial) = to.create(&of_tree(&source, true)).unwrap();
+    let left = opened.left().unwrap();
+    assert_eq!(left.map(|(count, _)| count), Some(2));
+    opened.keep(2).unwrap();
+    let whole = opened.finish().unwrap();
+    assert_eq!(whole.digest, end.unwrap());
+    partial.publish(&whole).unwrap();
+    assert_eq!(describe(&scratch.at("to")), describe(&from));
+}
+
 /// The sender is told that it may begin before anything is done that takes the longer, the more there is.
 #[test]
 fn what_takes_long_is_done_after_the_sender_was_accepted() {
@@ -376,7 +417,7 @@ fn a_part_is_gone_on_with_only_behind_its_whole_listing() {
     drop((opened, partial));
     let (mut opened, mut partial) = to.create(&of_tree(&source, true)).unwrap();
     assert!(opened.left().unwrap().is_none());
-    opened.start_over().unwrap();
+    opened.keep(0).unwrap();
     for (index, bytes) in &chunks {
         opened.write_at(index * CHUNK as u64, bytes).unwrap();
     }
