@@ -9,7 +9,7 @@ use rdma_core_sys::{
 use rdma_qp::{Buffer, Completion, Failure, Fate};
 
 use super::error::MeshError;
-use super::lane::{Phase, UnderWay, Waiting};
+use super::lane::{Lane, Phase, UnderWay, Waiting};
 use super::{Event, Mesh, NotDone, PeerState, Rank, Why};
 
 impl Mesh {
@@ -54,7 +54,7 @@ impl Mesh {
         let fate = Fate::of(transport, done);
         match (op, buffer) {
             (Some(op), Some(buffer)) if fate == Fate::NotDone && !is_root && self.is_living(to) => {
-                self.lanes[at].again.push(Waiting { op, to, buffer });
+                self.lanes[at].again.push_back(Waiting { op, to, buffer });
             }
             (Some(op), buffer) => {
                 self.held -= u32::from(buffer.is_some());
@@ -112,21 +112,22 @@ impl Mesh {
         Ok(())
     }
 
-    /// Reports the messages of a way that wait for somebody who is gone.
+    /// Reports the messages of a way that wait for somebody who is gone. The others keep their places.
     fn drop_waiting(&mut self, at: usize) {
-        let lane = &mut self.lanes[at];
-        let waiting = lane.again.drain(..).chain(lane.backlog.drain(..));
-        let waiting: Vec<Waiting> = waiting.collect();
-        for message in waiting {
-            if self.is_living(message.to) {
-                self.lanes[at].backlog.push_back(message);
-                continue;
+        let living = self.living_behind(at);
+        let Lane { again, backlog, .. } = &mut self.lanes[at];
+        for queue in [again, backlog] {
+            for message in std::mem::take(queue) {
+                if living.contains(&message.to) {
+                    queue.push_back(message);
+                    continue;
+                }
+                let Waiting { op, to, .. } = message;
+                self.held -= 1;
+                let (failure, fate) = (None, Fate::NotDone);
+                let result = Err(NotDone { failure, fate });
+                self.events.push_back(Event::Done { op, to, result });
             }
-            let Waiting { op, to, .. } = message;
-            self.held -= 1;
-            let (failure, fate) = (None, Fate::NotDone);
-            let result = Err(NotDone { failure, fate });
-            self.events.push_back(Event::Done { op, to, result });
         }
     }
 
@@ -156,7 +157,10 @@ impl Mesh {
             // Who is behind it stays known: messages that came by it may be in the CQ still.
             self.lane_of.remove(&sender.qp_num());
         }
-        self.lanes[at].phase = Phase::Idle;
+        lane.phase = Phase::Idle;
+        // All that was under way has come back: now it goes before what came later.
+        lane.again.append(&mut lane.backlog);
+        std::mem::swap(&mut lane.again, &mut lane.backlog);
         self.drop_waiting(at);
         if !self.lanes[at].backlog.is_empty() {
             self.want(at);

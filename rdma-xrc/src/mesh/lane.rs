@@ -132,7 +132,7 @@ pub(super) struct Lane {
     /// Messages that were not posted yet.
     pub(super) backlog: VecDeque<Waiting>,
     /// Messages that came back undone, to be sent again before the backlog.
-    pub(super) again: Vec<Waiting>,
+    pub(super) again: VecDeque<Waiting>,
     pub(super) under_way: VecDeque<UnderWay>,
     /// Since when nothing has proved that the other end is there.
     pub(super) quiet_since: Instant,
@@ -153,7 +153,7 @@ impl Lane {
             phase: Phase::Idle,
             end: None,
             backlog: VecDeque::new(),
-            again: Vec::new(),
+            again: VecDeque::new(),
             under_way: VecDeque::new(),
             quiet_since: now,
             began: now,

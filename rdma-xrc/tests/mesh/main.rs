@@ -9,3 +9,4 @@ mod nodes;
 mod resident;
 mod small;
 mod traffic;
+mod ways;
