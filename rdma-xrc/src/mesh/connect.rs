@@ -38,8 +38,9 @@ impl Mesh {
     /// Some ways are not up at `deadline`; or the mesh does not work.
     pub fn bring_up(&mut self, deadline: impl Into<Deadline>) -> Result<(), MeshError> {
         let deadline = deadline.into();
-        self.connect_all();
         loop {
+            // A way may be lost while others come up.
+            self.connect_all();
             self.progress()?;
             let missing = self.ways_missing();
             if missing == 0 {

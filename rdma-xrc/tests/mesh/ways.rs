@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use rdma_core_sys::rules::Transport;
 use rdma_qp::{AckTimeout, Timing};
 use rdma_xrc::mesh::{Event, Layout, Mesh, Options, Rank};
 
@@ -72,4 +73,47 @@ fn what_comes_back_goes_before_what_was_sent_later() {
         }
         seen.from(Rank(0)) == 2
     });
+}
+
+/// One way is lost and none waits for it, while another is still to come up.
+#[test]
+fn a_way_that_is_lost_meanwhile_is_brought_up_again() {
+    let options = Options {
+        heartbeat: Some(Duration::from_millis(200)),
+        ..impatient()
+    };
+    let mut job = Job::new(3, 2, Transports::Xrc, &options);
+    let late = job.meshes.split_off(4);
+    job.meshes[0].connect_all();
+    let initiators = |job: &Job| job.nodes[0].qps(Transport::XrcIni);
+    let until = Instant::now() + LIMIT;
+    // Process 0 has ways to the first two nodes and asks the third; process 1 has one by which it probes.
+    while !(initiators(&job) == 4
+        && job.meshes[0].is_connected(Rank(1))
+        && job.meshes[0].is_connected(Rank(2))
+        && job.meshes[3].counts().opened == 1)
+    {
+        assert!(Instant::now() < until, "{} initiators", initiators(&job));
+        job.turn(|rank, event| panic!("{rank}: {event:?}"));
+    }
+    let mut zero = job.meshes.remove(0);
+    // The one that made the target of process 0.
+    drop(job.meshes.remove(1));
+    let bringing = std::thread::spawn(move || {
+        let up = zero.bring_up(Duration::from_secs(60));
+        (up, zero)
+    });
+    // It has lost that way, or has it again.
+    while initiators(&job) == 4 && job.meshes[1].counts().targets == 0 {
+        assert!(Instant::now() < until, "the death was not noticed");
+        job.turn(|_, _| {});
+    }
+    job.meshes.extend(late);
+    while !bringing.is_finished() {
+        job.turn(|_, _| {});
+    }
+    let (up, zero) = bringing.join().unwrap();
+    up.unwrap();
+    assert_eq!(zero.failed(), [Rank(2)]);
+    assert!(zero.is_connected(Rank(3)) && zero.is_connected(Rank(4)));
 }
