@@ -94,7 +94,10 @@ impl Mesh {
             }
             if let Some(targets) = &mut self.targets {
                 targets.forget_reader(rank);
-                if let Some((entry, completions)) = targets.withdraw(rank, &self.cq) {
+                // Who has failed here may live, and sends to all of the node by its target.
+                if state == PeerState::Left
+                    && let Some((entry, completions)) = targets.withdraw(rank, &self.cq)
+                {
                     for done in completions {
                         self.book(&done)?;
                     }

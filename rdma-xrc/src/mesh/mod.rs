@@ -76,6 +76,9 @@
 //! * A process does not answer for [`Options::connect_within`] when this one wants to connect to it. On XRC the next process
 //!   of the node is asked.
 //!
+//! Each process judges for itself: one that counts as failed here may live, and talk with the others. Nothing is sent to it any
+//! more; on XRC messages of it may still come.
+//!
 //! A process that leaves ([`Mesh::leave`]) has not failed.
 
 mod card;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rdma_core_sys::rules::Transport;
 use rdma_qp::{AckTimeout, Timing};
-use rdma_xrc::mesh::{Event, Layout, Mesh, Options, Rank};
+use rdma_xrc::mesh::{Event, Layout, Mesh, Options, Rank, Why};
 
 use crate::job::{Job, LIMIT, Transports};
 use crate::traffic::{Checked, message};
@@ -73,6 +73,43 @@ fn what_comes_back_goes_before_what_was_sent_later() {
         }
         seen.from(Rank(0)) == 2
     });
+}
+
+/// A process gives another up that does not poll, and has the target by which that one sends to the whole node.
+#[test]
+fn the_verdict_of_one_process_leaves_the_way_to_its_node() {
+    let options = Options {
+        connect_within: Duration::from_secs(2),
+        ..impatient()
+    };
+    let mut job = Job::new(2, 2, Transports::Xrc, &options);
+    job.meshes[0].send(Rank(3), b"before").unwrap();
+    job.until(|_, event| matches!(event, Event::Done { result: Ok(()), .. }));
+    assert_eq!(job.meshes[2].counts().targets, 1);
+    let silent = job.meshes.remove(0);
+    job.meshes[1].send(Rank(0), b"?").unwrap();
+    job.until(|rank, event| match event {
+        Event::Failed { processes, why } => {
+            assert_eq!((rank, why), (Rank(2), Why::NotConnected));
+            processes == [Rank(0)]
+        }
+        _ => false,
+    });
+    job.meshes.insert(0, silent);
+    let op = job.meshes[0].send(Rank(3), b"and after").unwrap();
+    let (mut came, mut ended) = (false, None);
+    job.until(|rank, event| {
+        match event {
+            Event::Message(message) => {
+                came |= rank == Rank(3) && message[..] == b"and after"[..];
+            }
+            Event::Done { op: of, result, .. } if of == op => ended = Some(result),
+            _ => {}
+        }
+        ended.is_some_and(|result| result.is_err()) || came && ended.is_some()
+    });
+    assert_eq!(ended, Some(Ok(())));
+    assert_eq!(job.meshes[0].failed(), []);
 }
 
 /// One way is lost and none waits for it, while another is still to come up.
