@@ -120,7 +120,7 @@ impl Mesh {
         }
         let lane = &mut self.lanes[at];
         (lane.end, lane.began) = (Some((sender, handshake)), now);
-        (lane.phase, lane.host) = (Phase::Connecting, None);
+        (lane.phase, lane.host, lane.shared) = (Phase::Connecting, None, false);
         self.connecting.insert(at);
         Ok(())
     }
@@ -191,7 +191,8 @@ impl Mesh {
                     _ if self.grams().is_some() => Ok(()),
                     (Role::Rc, false) => self.hear_rc(from, answer, hello),
                     (Role::Initiator, true) => self.hear_initiator(from, answer, hello),
-                    (Role::Target, true) => self.hear_target(from, hello),
+                    (Role::Target, true) => self.hear_target(from, false, hello),
+                    (Role::SharedTarget, true) => self.hear_target(from, true, hello),
                     _ => Ok(()),
                 }
             }
@@ -220,7 +221,7 @@ impl Mesh {
         if matches!(self.lanes[at].phase, Phase::Idle | Phase::Wanted) {
             self.make_end(at, Instant::now())?;
         }
-        self.hear_on(at, from, hello)?;
+        self.hear_on(at, from, true, hello)?;
         match &self.lanes[at].end {
             Some((_, handshake)) if answer && self.lanes[at].phase != Phase::Failed => {
                 // Whoever is not up yet wants to know the same of the other.
@@ -232,17 +233,24 @@ impl Mesh {
     }
 
     /// The target of one of this process's initiators.
-    fn hear_target(&mut self, from: Rank, hello: Hello) -> Result<(), MeshError> {
+    fn hear_target(&mut self, from: Rank, shared: bool, hello: Hello) -> Result<(), MeshError> {
         let at = self.lane_to(from);
         let host = self.lanes[at].host;
         // Two processes may have been asked one after the other: the first that answers has the target.
         if host.is_some_and(|host| host != from) {
             return Ok(());
         }
-        self.hear_on(at, from, hello)
+        self.hear_on(at, from, shared, hello)
     }
 
-    fn hear_on(&mut self, at: usize, from: Rank, hello: Hello) -> Result<(), MeshError> {
+    /// The other end of a way, and whether all processes behind the way keep it alive.
+    fn hear_on(
+        &mut self,
+        at: usize,
+        from: Rank,
+        shared: bool,
+        hello: Hello,
+    ) -> Result<(), MeshError> {
         let heard = match self.lanes[at].hear(hello, self.options.timing) {
             Ok(heard) => heard,
             Err(error) => return self.cannot_connect(from, error),
@@ -252,7 +260,7 @@ impl Mesh {
             Heard::Late => return Ok(()),
             // The peer's end is a new one. What is under way here comes back; then it is this end's turn.
             Heard::Reborn => return self.lose_lane(at),
-            Heard::Fine => lane.host = Some(from),
+            Heard::Fine => (lane.host, lane.shared) = (Some(from), lane.shared || shared),
         }
         let is_up = matches!(&lane.end, Some((_, handshake)) if handshake.is_up());
         if is_up && lane.phase == Phase::Connecting {
@@ -277,6 +285,7 @@ impl Mesh {
             gid: self.gid,
             life,
             timing: self.options.timing,
+            connect_within: self.options.connect_within,
             now: Instant::now(),
         };
         let Some(targets) = &mut self.targets else {

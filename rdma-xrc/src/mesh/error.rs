@@ -140,7 +140,8 @@ impl SendError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Why {
-    /// Nothing answered: the process is gone, or the way to it. On XRC that is the whole node.
+    /// Nothing answered: the process is gone, or the way to it. On XRC that is the whole node, or the process that made the end
+    /// of the way there and had it alone.
     NoAnswer,
     /// Its end refused what only a living process takes: its receive queue is gone.
     Refused(ibv_wc_status),

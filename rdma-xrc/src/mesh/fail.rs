@@ -1,6 +1,6 @@
 //! What becomes of a way that failed, and of those behind it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdma_core_sys::{
     IBV_WC_REM_ABORT_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR,
@@ -18,7 +18,8 @@ impl Mesh {
     ///
     /// Over datagrams that is a heartbeat and the time of all repetitions, once there is a session with the peer. Otherwise it
     /// is one and a half heartbeats, because it is looked twice in each, and four times the time of all repetitions, because
-    /// devices may take so much longer than they are told (`ibv_modify_qp(3)`, `timeout`). On XRC it holds for the death of a node.
+    /// devices may take so much longer than they are told (`ibv_modify_qp(3)`, `timeout`). On XRC it holds for the death of a
+    /// node all of whose processes have polled since the way was made; otherwise they are named one after the other.
     /// The processes of one node are probed in turn, so the death of one of them takes a heartbeat more for each other one, if
     /// nobody sends to it before.
     pub fn notices_within(&self) -> Option<Duration> {
@@ -43,7 +44,13 @@ impl Mesh {
         self.connecting.remove(&at);
         let is_root = !failure.is_flush();
         if is_root && failure.status == IBV_WC_RETRY_EXC_ERR {
-            self.fail_processes(self.living_behind(at), Why::NoAnswer)?;
+            let lane = &self.lanes[at];
+            let gone = match lane.host {
+                // The other end has died with it, and the others behind the way may live.
+                Some(host) if !lane.shared => vec![host],
+                _ => self.living_behind(at),
+            };
+            self.fail_processes(gone, Why::NoAnswer)?;
         } else if is_root && is_refusal(&failure) && (op.is_none() || buffer.is_some()) {
             self.fail_processes(vec![to], Why::Refused(failure.status))?;
         }
@@ -94,6 +101,8 @@ impl Mesh {
             }
             if let Some(targets) = &mut self.targets {
                 targets.forget_reader(rank);
+                // Initiators may have waited for it.
+                self.next_tick = self.next_tick.min(Instant::now());
                 // Who has failed here may live, and sends to all of the node by its target.
                 if state == PeerState::Left
                     && let Some((entry, completions)) = targets.withdraw(rank, &self.cq)

@@ -95,8 +95,13 @@ impl Handshake {
 
     /// What to tell the other end.
     pub(super) fn hello(&self) -> Body {
+        self.hello_as(self.role)
+    }
+
+    /// The same, from an end of that kind.
+    pub(super) fn hello_as(&self, role: Role) -> Body {
         Body::Hello {
-            role: self.role,
+            role,
             life: self.life,
             ready_for: self.theirs.map_or(0, |(life, _)| life),
             endpoint: self.mine.clone(),

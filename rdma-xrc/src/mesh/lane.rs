@@ -140,6 +140,8 @@ pub(super) struct Lane {
     pub(super) began: Instant,
     /// Who has the other end, once it has answered.
     pub(super) host: Option<Rank>,
+    /// All processes behind it keep the other end alive, and not only who made it.
+    pub(super) shared: bool,
     /// Something succeeded since the clock was looked at last.
     pub(super) heard: bool,
     /// Whose turn it is to be probed, and when somebody was.
@@ -158,6 +160,7 @@ impl Lane {
             quiet_since: now,
             began: now,
             host: None,
+            shared: false,
             heard: false,
             probed: 0,
             probed_at: now,

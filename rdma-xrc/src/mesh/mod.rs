@@ -65,6 +65,8 @@
 //! goes on:
 //!
 //! * Nothing answers on a way: the peer is gone (RC), or the whole node (XRC), so all processes behind that way are named.
+//!   But if one of them has not polled since the way was made, its end may have died with the process that made it: only that
+//!   one is named, and the next of the node is asked.
 //!   Requests that are under way notice it when their repetitions are used up; where there are none, a probe (a WRITE of no
 //!   bytes) goes out after [`Options::heartbeat`]. [`Mesh::notices_within`] is the bound.
 //! * A SEND or a probe is refused: that process is gone, and others of its node are not. The way is connected again, and what

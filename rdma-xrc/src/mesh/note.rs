@@ -6,7 +6,8 @@
 //!      0     4  "QPMN"
 //!      4     1  version, 1
 //!      5     1  kind: 1 hello, 2 targets, 3 seen, 4 leave
-//!      6     1  the end that a hello is from: 1 RC, 2 XRC initiator, 3 XRC target; else 0
+//!      6     1  the end that a hello is from: 1 RC, 2 XRC initiator, 3 XRC target, 4 XRC target that all processes of its
+//!               node have open; else 0
 //!      7     1  1: answer me; else 0
 //!      8     4  rank of the sender
 //!     12     4  hello: life of this end.         targets: place of the first in the list.  seen: targets known
@@ -37,6 +38,8 @@ pub(super) enum Role {
     Initiator,
     /// An XRC target.
     Target,
+    /// An XRC target that all processes of its node have open.
+    SharedTarget,
 }
 
 /// A target, and who is behind it: `None` is nobody any more.
@@ -86,6 +89,7 @@ impl Note {
                     Role::Rc => 1,
                     Role::Initiator => 2,
                     Role::Target => 3,
+                    Role::SharedTarget => 4,
                 };
                 (1, role, [*life, *ready_for])
             }
@@ -129,6 +133,7 @@ impl Note {
                     1 => Role::Rc,
                     2 => Role::Initiator,
                     3 => Role::Target,
+                    4 => Role::SharedTarget,
                     _ => return None,
                 },
                 life: word(12),

@@ -210,8 +210,12 @@ impl Mesh {
         self.begin_wanted(now)?;
         self.ask_again(now)?;
         if let Some(targets) = &mut self.targets {
-            for (reader, part) in targets.due(now) {
+            let (parts, opened) = (targets.due(now), targets.newly_shared());
+            for (reader, part) in parts {
                 self.tell(reader, true, part)?;
+            }
+            for (initiator, hello) in opened {
+                self.tell(initiator, false, hello)?;
             }
         }
         self.go_on_leaving(now)?;
@@ -263,6 +267,12 @@ impl Mesh {
     /// Sends a WRITE of no bytes; on XRC it names the SRQ of one process of the node after the other.
     fn probe(&mut self, at: usize) -> Result<(), MeshError> {
         let living = self.living_behind(at);
+        let lane = &self.lanes[at];
+        if let (false, Some(host), Some((_, handshake))) = (lane.shared, lane.host, &lane.end) {
+            // It may be by now.
+            let hello = handshake.hello();
+            self.tell(host, true, hello)?;
+        }
         let lane = &mut self.lanes[at];
         lane.probed = lane.probed.wrapping_add(1);
         let Some(&to) = living.get(lane.probed % living.len().max(1)) else {

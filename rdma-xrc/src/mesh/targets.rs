@@ -3,6 +3,7 @@
 //! A completion names the target that a message came by. So whoever makes a target tells the other processes of the node who
 //! is behind it: each process keeps a list of what it made, of which the others know a part and acknowledge it. They open each
 //! target, too, so that it lives as long as one of them, and not as long as the process that happened to make it.
+//! Its initiator is told when all have, and sends nothing before, unless one of them does not poll.
 //!
 //! A target that is replaced goes to ERR, stands in the list as nobody's, and is closed when all have read that: as
 //! long as it is there no other one gets its number, so a number never means two processes at a time.
@@ -17,10 +18,13 @@ use rdma_qp::{Completion, ConnectError, Cq, Endpoint, GidEntry, Timing};
 use super::Rank;
 use super::error::{MeshError, step};
 use super::handshake::{Handshake, Heard};
-use super::note::{Behind, Body, MOST_TARGETS};
+use super::note::{Behind, Body, MOST_TARGETS, Role};
 
 /// Time until a part of the list that is not acknowledged is sent again.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// An initiator gets no answer for so long, if others of the node have not opened its target.
+const UNOPENED: Duration = Duration::from_secs(1);
 
 /// A process of the own node.
 struct Reader {
@@ -33,11 +37,31 @@ struct Reader {
     known: usize,
 }
 
+/// A target that this process made.
+struct Made {
+    target: XrcTarget,
+    handshake: Handshake,
+    /// Its place in the list.
+    at: usize,
+    since: Instant,
+}
+
+impl Made {
+    fn hello(&self, is_shared: bool) -> Body {
+        self.handshake.hello_as(match is_shared {
+            true => Role::SharedTarget,
+            false => Role::Target,
+        })
+    }
+}
+
 pub(super) struct Targets {
     domain: XrcDomain,
     /// By initiator.
-    made: HashMap<Rank, (XrcTarget, Handshake)>,
+    made: HashMap<Rank, Made>,
     list: Vec<Behind>,
+    /// Entries of it that all know, as far as initiators were told.
+    shared: usize,
     readers: Vec<Reader>,
     /// What others of the node made, by number: open, to keep it alive.
     opened: HashMap<u32, XrcTarget>,
@@ -61,6 +85,7 @@ impl Targets {
             domain,
             made: HashMap::new(),
             list: Vec::new(),
+            shared: 0,
             readers: readers.collect(),
             opened: HashMap::new(),
             closing: Vec::new(),
@@ -87,19 +112,26 @@ impl Targets {
         let mut heard = HeardInitiator::default();
         // Once, or a second time with a new target where the initiator is a new one.
         for _ in 0..2 {
-            let (target, handshake) = match self.made.entry(from) {
+            let made = match self.made.entry(from) {
                 Entry::Occupied(made) => made.into_mut(),
                 Entry::Vacant(place) => {
-                    let made = new.make(&self.domain)?;
-                    let entry = (made.0.qp_num(), Some(from));
+                    let made = new.make(&self.domain, self.list.len())?;
+                    let entry = (made.target.qp_num(), Some(from));
                     self.list.push(entry);
                     heard.changes.push(entry);
                     place.insert(made)
                 }
             };
+            let Made {
+                target, handshake, ..
+            } = &mut *made;
             match handshake.hear(target, hello.clone(), new.timing) {
                 Ok(Heard::Fine) => {
-                    heard.reply = Some(handshake.hello());
+                    let is_shared = made.at < self.shared;
+                    let waited = new.now.duration_since(made.since);
+                    // Whoever wants to connect does not wait for ever, see `Options::connect_within`.
+                    let is_late = waited >= UNOPENED.min(new.connect_within / 4);
+                    heard.reply = (is_shared || is_late).then(|| made.hello(is_shared));
                     break;
                 }
                 Ok(Heard::Late) => break,
@@ -121,7 +153,7 @@ impl Targets {
     /// Ends the target of an initiator that is gone. Gives its entry in the list, and what had come by it and was not
     /// polled.
     pub(super) fn withdraw(&mut self, from: Rank, cq: &Cq) -> Option<(Behind, Vec<Completion>)> {
-        let (mut target, _) = self.made.remove(&from)?;
+        let Made { mut target, .. } = self.made.remove(&from)?;
         let drained = match target.drain(&[cq]) {
             Ok(drained) => drained,
             // If it cannot be moved, it ends when it is closed.
@@ -179,10 +211,23 @@ impl Targets {
         self.close_known();
     }
 
-    fn close_known(&mut self) {
+    /// Entries of the own list that all others know.
+    fn all_know(&self) -> usize {
         let all_know = self.readers.iter().map(|reader| reader.knows).min();
-        let all_know = all_know.unwrap_or(usize::MAX);
+        all_know.unwrap_or(self.list.len())
+    }
+
+    fn close_known(&mut self) {
+        let all_know = self.all_know();
         self.closing.retain(|(at, _)| *at >= all_know);
+    }
+
+    /// Initiators whose targets all processes of the node have opened since this was asked last, and what to tell them.
+    pub(super) fn newly_shared(&mut self) -> Vec<(Rank, Body)> {
+        let all_know = self.all_know();
+        let news = std::mem::replace(&mut self.shared, all_know)..all_know;
+        let made = self.made.iter().filter(|(_, made)| news.contains(&made.at));
+        made.map(|(rank, made)| (*rank, made.hello(true))).collect()
     }
 
     /// The parts of the list that it is time to send.
@@ -241,17 +286,23 @@ pub(super) struct NewTarget<'a> {
     pub(super) gid: GidEntry,
     pub(super) life: u32,
     pub(super) timing: Timing,
+    pub(super) connect_within: Duration,
     pub(super) now: Instant,
 }
 
 impl NewTarget<'_> {
-    fn make(self, domain: &XrcDomain) -> Result<(XrcTarget, Handshake), MeshError> {
+    fn make(self, domain: &XrcDomain, at: usize) -> Result<Made, MeshError> {
         let target = domain.create_target();
         let mut target = target.map_err(step("making a target"))?;
         let entered = target.report_on(self.cq);
         entered.map_err(step("entering a target"))?;
         let handshake = Handshake::new(&mut target, self.gid, self.life, self.now);
         let handshake = handshake.map_err(step("describing a target"))?;
-        Ok((target, handshake))
+        Ok(Made {
+            target,
+            handshake,
+            at,
+            since: self.now,
+        })
     }
 }

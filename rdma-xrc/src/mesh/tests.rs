@@ -134,6 +134,7 @@ fn notes() -> Vec<Note> {
         hello(Role::Rc),
         hello(Role::Initiator),
         hello(Role::Target),
+        hello(Role::SharedTarget),
         Body::Targets {
             first: 7,
             targets: targets.collect(),
@@ -170,7 +171,7 @@ proptest! {
     /// Whatever comes, in pieces, or with bytes changed, is a note or none, and the same note again when it is sent on.
     #[test]
     fn no_datagram_does_harm(
-        which in 0usize..6,
+        which in 0usize..7,
         cut in 0usize..300,
         changes in prop::collection::vec((0usize..300, any::<u8>()), 0..4),
     ) {

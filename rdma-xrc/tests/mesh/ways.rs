@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rdma_core_sys::rules::Transport;
-use rdma_qp::{AckTimeout, Timing};
+use rdma_qp::{AckTimeout, Fate, Timing};
 use rdma_xrc::mesh::{Event, Layout, Mesh, Options, Rank, Why};
 
 use crate::job::{Job, LIMIT, Transports};
@@ -153,4 +153,80 @@ fn a_way_that_is_lost_meanwhile_is_brought_up_again() {
     up.unwrap();
     assert_eq!(zero.failed(), [Rank(2)]);
     assert!(zero.is_connected(Rank(3)) && zero.is_connected(Rank(4)));
+}
+
+/// As long as all of a node poll, nobody sends by a target that would end with its maker.
+#[test]
+fn a_way_comes_up_when_all_of_its_node_have_opened_the_target() {
+    let layout = Layout::new([0, 1, 1]);
+    let mut job = Job::of(layout, Transports::Xrc, &impatient());
+    let [sender, maker, other] = &mut job.meshes[..] else {
+        panic!("three processes");
+    };
+    sender.connect_all();
+    let until = Instant::now() + LIMIT;
+    while !sender.is_connected(Rank(2)) {
+        assert!(Instant::now() < until, "it is not connected");
+        // The sender hears of what the maker does before the other has its next turn.
+        for mesh in [&mut *other, &mut *sender, &mut *maker] {
+            assert!(mesh.poll().unwrap().is_none());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(sender.poll().unwrap().is_none());
+    }
+    assert_eq!((maker.counts().targets, other.counts().opened), (1, 1));
+}
+
+/// The maker of a target dies before the other process of its node has polled, and the target with it.
+#[test]
+fn a_target_that_only_its_maker_had_costs_its_maker_only() {
+    let layout = Layout::new([0, 1, 1]);
+    let mut job = Job::of(layout, Transports::Xrc, &impatient());
+    let mut maker = job.meshes.remove(1);
+    let [sender, other] = &mut job.meshes[..] else {
+        panic!("two are left");
+    };
+    sender.connect_all();
+    poll_until(&mut [sender, &mut maker], |meshes, _| {
+        meshes[0].is_connected(Rank(2))
+    });
+    sender.send(Rank(2), b"in time").unwrap();
+    poll_until(&mut [sender, &mut maker], |_, events| {
+        events
+            .iter()
+            .any(|event| matches!(event, Event::Done { result: Ok(()), .. }))
+    });
+    drop(maker);
+    sender.send(Rank(2), b"lost").unwrap();
+    let mut undone = None;
+    poll_until(&mut [sender], |_, events| {
+        let mut failed = Vec::new();
+        for event in events {
+            match event {
+                Event::Done { result, .. } => undone = result.err(),
+                Event::Failed { processes, why } => failed.push((processes.clone(), *why)),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(
+            failed.is_empty() || failed == [(vec![Rank(1)], Why::NoAnswer)],
+            "{failed:?}"
+        );
+        undone.is_some()
+    });
+    assert_eq!(undone.unwrap().fate, Fate::Unknown);
+    assert_eq!(sender.failed(), [Rank(1)]);
+    sender.send(Rank(2), b"by another").unwrap();
+    poll_until(&mut [sender, other], |_, events| {
+        let messages = events.iter().filter_map(|event| match event {
+            Event::Message(message) => Some(&message[..]),
+            _ => None,
+        });
+        let came: Vec<&[u8]> = messages.collect();
+        assert!(
+            [&b"in time"[..], b"by another"].starts_with(&came),
+            "{came:?}"
+        );
+        came.len() == 2
+    });
 }
