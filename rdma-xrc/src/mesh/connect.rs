@@ -175,8 +175,10 @@ impl Mesh {
         if body == Body::Leave {
             return self.hear_leave(from, answer);
         }
-        // Who has failed is not talked to again: the others of the job may think so, too.
-        if self.peers[from.index()].state != PeerState::Living {
+        // Who has failed is not talked to again: the others of the job may think so, too. But if it lives, others send by the
+        // targets that it makes.
+        let is_list = matches!(body, Body::Targets { .. });
+        if self.peers[from.index()].state != PeerState::Living && !is_list {
             return Ok(());
         }
         match body {

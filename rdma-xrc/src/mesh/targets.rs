@@ -29,12 +29,21 @@ const UNOPENED: Duration = Duration::from_secs(1);
 /// A process of the own node.
 struct Reader {
     rank: Rank,
+    /// It is not known to be gone.
+    is_there: bool,
     /// Entries of the own list that it knows.
     knows: usize,
     /// When to send it the next part again.
     next: Instant,
     /// Entries of its list that are known here.
     known: usize,
+}
+
+impl Reader {
+    /// Whether it is still to be told of a list of that length.
+    fn lacks(&self, length: usize) -> bool {
+        self.is_there && self.knows < length
+    }
 }
 
 /// A target that this process made.
@@ -77,6 +86,7 @@ impl Targets {
     ) -> Targets {
         let readers = others.map(|rank| Reader {
             rank,
+            is_there: true,
             knows: 0,
             next: now,
             known: 0,
@@ -205,15 +215,19 @@ impl Targets {
         self.close_known();
     }
 
-    /// A process of the node is gone: it need know nothing.
+    /// A process of the node is gone: it need know nothing. What it has made yet is taken in all the same.
     pub(super) fn forget_reader(&mut self, gone: Rank) {
-        self.readers.retain(|reader| reader.rank != gone);
+        let mut readers = self.readers.iter_mut();
+        if let Some(reader) = readers.find(|reader| reader.rank == gone) {
+            reader.is_there = false;
+        }
         self.close_known();
     }
 
     /// Entries of the own list that all others know.
     fn all_know(&self) -> usize {
-        let all_know = self.readers.iter().map(|reader| reader.knows).min();
+        let readers = self.readers.iter().filter(|reader| reader.is_there);
+        let all_know = readers.map(|reader| reader.knows).min();
         all_know.unwrap_or(self.list.len())
     }
 
@@ -234,7 +248,7 @@ impl Targets {
     pub(super) fn due(&mut self, now: Instant) -> Vec<(Rank, Body)> {
         let mut due = Vec::new();
         for reader in &mut self.readers {
-            if reader.knows == self.list.len() || now < reader.next {
+            if !reader.lacks(self.list.len()) || now < reader.next {
                 continue;
             }
             reader.next = now + PAUSE;
@@ -250,14 +264,13 @@ impl Targets {
 
     /// When a part of the list is due.
     pub(super) fn next(&self) -> Option<Instant> {
-        let behind = self.readers.iter().filter(|r| r.knows < self.list.len());
+        let behind = self.readers.iter().filter(|r| r.lacks(self.list.len()));
         behind.map(|reader| reader.next).min()
     }
 
     /// Whether all processes of the node know the whole list.
     pub(super) fn is_read(&self) -> bool {
-        let mut readers = self.readers.iter();
-        readers.all(|reader| reader.knows == self.list.len())
+        self.all_know() == self.list.len()
     }
 
     /// Initiators that have a target here.

@@ -230,3 +230,28 @@ fn a_target_that_only_its_maker_had_costs_its_maker_only() {
         came.len() == 2
     });
 }
+
+/// Who was given up still makes targets by which others send.
+#[test]
+fn targets_of_a_process_that_was_given_up_are_known() {
+    let options = Options {
+        connect_within: Duration::from_secs(2),
+        ..impatient()
+    };
+    let mut job = Job::new(2, 2, Transports::Xrc, &options);
+    let silent = job.meshes.remove(2);
+    job.meshes[2].send(Rank(2), b"?").unwrap();
+    job.until(|rank, event| match event {
+        Event::Failed { processes, .. } => (rank, &processes[..]) == (Rank(3), &[Rank(2)]),
+        _ => false,
+    });
+    job.meshes.insert(2, silent);
+    job.meshes[0].send(Rank(3), b"all the same").unwrap();
+    job.until(|rank, event| {
+        rank == Rank(3) && matches!(event, Event::Message(m) if &m[..] == b"all the same")
+    });
+    assert!(job.meshes[2].counts().targets > 0);
+    // Whoever made them waits for nobody when it leaves.
+    job.meshes[2].begin_leave();
+    job.until(|rank, event| rank == Rank(0) && matches!(event, Event::Left(Rank(2))));
+}
