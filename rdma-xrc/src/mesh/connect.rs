@@ -203,7 +203,7 @@ impl Mesh {
                     return Ok(());
                 };
                 let (reply, changes) = own.read(from, first, &targets);
-                self.know(&changes);
+                self.know_of(from, &changes)?;
                 reply.map_or(Ok(()), |body| self.tell(from, false, body))
             }
             Body::Seen { known } => {
@@ -297,7 +297,7 @@ impl Mesh {
         for done in heard.completions {
             self.book(&done)?;
         }
-        self.know(&heard.changes);
+        self.know_of(self.me, &heard.changes)?;
         if let Some(error) = heard.refused {
             return self.cannot_connect(from, error);
         }
@@ -305,6 +305,37 @@ impl Mesh {
             Some(body) if answer => self.tell(from, false, body),
             _ => Ok(()),
         }
+    }
+
+    /// Takes in what a process of this node made and ended. Whoever has a target of it has given up all that it asks before, so
+    /// theirs are of no use any more.
+    fn know_of(&mut self, maker: Rank, changes: &[Behind]) -> Result<(), MeshError> {
+        self.know(changes);
+        let own = self.lane_to(self.me);
+        for initiator in changes.iter().filter_map(|(_, behind)| *behind) {
+            let hosts = self.layout.hosts(initiator, own);
+            let asked: Vec<Rank> = hosts.take_while(|host| *host != maker).collect();
+            if let Some(targets) = &mut self.targets {
+                let gone = targets.let_go(initiator, &asked);
+                self.know(&gone);
+            }
+            if asked.contains(&self.me) {
+                self.withdraw(initiator)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the target that an initiator has here.
+    pub(super) fn withdraw(&mut self, initiator: Rank) -> Result<(), MeshError> {
+        let targets = self.targets.as_mut();
+        if let Some((entry, completions)) = targets.and_then(|t| t.withdraw(initiator, &self.cq)) {
+            for done in completions {
+                self.book(&done)?;
+            }
+            self.know(&[entry]);
+        }
+        Ok(())
     }
 
     /// Takes in who is behind which targets, and hands out the messages that waited for it.

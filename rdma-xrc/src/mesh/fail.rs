@@ -104,13 +104,8 @@ impl Mesh {
                 // Initiators may have waited for it.
                 self.next_tick = self.next_tick.min(Instant::now());
                 // Who has failed here may live, and sends to all of the node by its target.
-                if state == PeerState::Left
-                    && let Some((entry, completions)) = targets.withdraw(rank, &self.cq)
-                {
-                    for done in completions {
-                        self.book(&done)?;
-                    }
-                    self.know(&[entry]);
+                if state == PeerState::Left {
+                    self.withdraw(rank)?;
                 }
             }
         }

@@ -72,8 +72,8 @@ pub(super) struct Targets {
     /// Entries of it that all know, as far as initiators were told.
     shared: usize,
     readers: Vec<Reader>,
-    /// What others of the node made, by number: open, to keep it alive.
-    opened: HashMap<u32, XrcTarget>,
+    /// What others of the node made, by number: open, to keep it alive. With who made it for whom.
+    opened: HashMap<u32, (XrcTarget, Rank, Rank)>,
     /// Replaced ones, each until all know its entry in the list.
     closing: Vec<(usize, XrcTarget)>,
 }
@@ -192,10 +192,10 @@ impl Targets {
         for &(qp_num, behind) in news {
             match behind {
                 None => drop(self.opened.remove(&qp_num)),
-                Some(_) => {
-                    // It may be gone by now: then the list says so further down.
+                Some(initiator) => {
+                    // It may be gone by now, and what came by it is still to be taken from the CQ.
                     if let Ok(target) = self.domain.open_target(qp_num) {
-                        self.opened.insert(qp_num, target);
+                        self.opened.insert(qp_num, (target, from, initiator));
                     }
                 }
             }
@@ -203,6 +203,15 @@ impl Targets {
         reader.known += news.len();
         let known = reader.known as u32;
         (Some(Body::Seen { known }), news.to_vec())
+    }
+
+    /// Lets go of what these made for an initiator. Gives the entries that say so.
+    pub(super) fn let_go(&mut self, initiator: Rank, makers: &[Rank]) -> Vec<Behind> {
+        let opened = self.opened.extract_if(|_, (_, maker, of)| {
+            let is_its = *of == initiator;
+            is_its && makers.contains(maker)
+        });
+        opened.map(|(qp_num, _)| (qp_num, None)).collect()
     }
 
     /// Another process knows so much of the own list.

@@ -255,3 +255,31 @@ fn targets_of_a_process_that_was_given_up_are_known() {
     job.meshes[2].begin_leave();
     job.until(|rank, event| rank == Rank(0) && matches!(event, Event::Left(Rank(2))));
 }
+
+/// Those that another process makes anew are not kept twice.
+#[test]
+fn targets_of_a_dead_maker_are_let_go() {
+    let options = Options {
+        heartbeat: Some(Duration::from_millis(200)),
+        ..impatient()
+    };
+    let mut job = Job::new(2, 3, Transports::Xrc, &options);
+    job.bring_up();
+    job.until_opened(2 * 6 * 2);
+    // It had made the targets of processes 0 and 5 on its node; process 4 makes the next ones, besides two of its own.
+    drop(job.meshes.remove(3));
+    job.until(|rank, event| {
+        matches!(event, Event::Failed { processes, .. } if rank == Rank(0) && processes == [Rank(3)])
+    });
+    job.meshes[0].send(Rank(5), b"a way, please").unwrap();
+    let until = Instant::now() + LIMIT;
+    let counted = |job: &Job| {
+        let made = job.meshes[3].counts().targets;
+        (made, job.nodes[1].qps(Transport::XrcTgt))
+    };
+    // One for each process of the job.
+    while counted(&job) != (4, 6) {
+        assert!(Instant::now() < until, "{:?}", counted(&job));
+        job.turn(|_, _| {});
+    }
+}
