@@ -1866,8 +1866,8 @@ int qp_ref_posted(struct qp_ref *handle,
                   uint64_t count);
 
 /**
- * Tells the library of completions that the program has polled. Those of other Queue Pairs are left out, so all that
- * ibv_poll_cq() gave can be handed over.
+ * Tells the library of completions that the program has polled. Those of other Queue Pairs are left out, and those of
+ * requests that qp_ref_drain() has posted, so all that ibv_poll_cq() gave can be handed over.
  *
  * @param wc     Completions; NULL if count is 0.
  * @param count  Their number.
@@ -1894,7 +1894,10 @@ int qp_ref_account(struct qp_ref *handle,
  * @param completions  Where the number of those that were handed over goes; may be NULL.
  * @return 0; ETIMEDOUT (QP_CODE_TIMED_OUT): a queue is not known to be empty, call it again; or as qp_modify().
  *
- * Nobody else may poll the CQs meanwhile. With an SRQ the receives that stay in it are not drained.
+ * Nobody else may poll the CQs during the call. Between ETIMEDOUT and the next one the program may post, poll and modify;
+ * what it polls may be of the two requests, with a wr_id that is none of its own: qp_ref_completed() leaves them out. A
+ * timeout of 0 hands over what is there, and leaves the device no time for more. With an SRQ the receives that stay in it
+ * are not drained.
  */
 int qp_ref_drain(struct qp_ref *handle,
                  int64_t timeout_ms,
@@ -3266,7 +3269,8 @@ int qp_mesh_next(struct qp_mesh *mesh,
 /**
  * Gives the descriptor that is readable when there may be an event. It is the mesh's: do not close it.
  */
-int qp_mesh_fd(struct qp_mesh *mesh, int *fd);
+int qp_mesh_fd(struct qp_mesh *mesh,
+               int *fd);
 
 /**
  * Leaves the job: what was begun is ended, and the others are told, so that they do not take this process for failed.

@@ -101,7 +101,7 @@ unsafe impl Object for Adopted {
 
 impl Adopted {
     fn enter(&mut self, wc: &ibv_wc) {
-        if wc.qp_num != self.qp.qp_num() {
+        if wc.qp_num != self.qp.qp_num() || self.qp.is_mark(wc.wr_id) {
             return;
         }
         let count = match wc.status {
@@ -165,8 +165,8 @@ export! {
         Ok(())
     }
 
-    /// Tells the library of completions that the program has polled. Those of other Queue Pairs are left out, so all that
-    /// ibv_poll_cq() gave can be handed over.
+    /// Tells the library of completions that the program has polled. Those of other Queue Pairs are left out, and those of
+    /// requests that qp_ref_drain() has posted, so all that ibv_poll_cq() gave can be handed over.
     ///
     /// @param wc     Completions; NULL if count is 0.
     /// @param count  Their number.
@@ -208,7 +208,10 @@ export! {
     /// @param completions  Where the number of those that were handed over goes; may be NULL.
     /// @return 0; ETIMEDOUT (QP_CODE_TIMED_OUT): a queue is not known to be empty, call it again; or as qp_modify().
     ///
-    /// Nobody else may poll the CQs meanwhile. With an SRQ the receives that stay in it are not drained.
+    /// Nobody else may poll the CQs during the call. Between ETIMEDOUT and the next one the program may post, poll and modify;
+    /// what it polls may be of the two requests, with a wr_id that is none of its own: qp_ref_completed() leaves them out. A
+    /// timeout of 0 hands over what is there, and leaves the device no time for more. With an SRQ the receives that stay in it
+    /// are not drained.
     fn qp_ref_drain(
         handle: *mut qp_ref as Alone<Adopted>,
         timeout_ms: i64,

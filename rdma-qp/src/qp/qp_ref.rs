@@ -45,8 +45,8 @@ pub struct QpRef<'a> {
     transport: rules::Transport,
     access: Access,
     told: Told,
-    /// What [`QpRef::drain`] waits for.
-    marks: Vec<drain::Mark>,
+    /// What [`QpRef::drain`] posts.
+    marks: drain::Marks,
     life: PhantomData<&'a ibv_qp>,
 }
 
@@ -67,7 +67,7 @@ impl<'a> QpRef<'a> {
             transport,
             access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
             told: None,
-            marks: Vec::new(),
+            marks: drain::Marks::default(),
             life,
         }
     }

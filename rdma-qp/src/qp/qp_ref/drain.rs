@@ -67,12 +67,48 @@ pub enum RefDrainError {
     Random(#[from] std::io::Error),
 }
 
+/// The requests that drains have posted, each behind all others of its queue.
+#[derive(Default)]
+pub(super) struct Marks {
+    /// The upper 48 bits of the `wr_id` of each; drawn by the first drain.
+    prefix: Option<u64>,
+    /// How many there were: the lower bits of the next one.
+    made: u16,
+    /// Those that the drain waits for.
+    awaited: Vec<Mark>,
+}
+
 /// A request behind all others of its queue.
 #[derive(Clone, Copy)]
-pub(super) struct Mark {
+struct Mark {
     queue: QueueKind,
     wr_id: u64,
     posted: bool,
+}
+
+impl Marks {
+    /// Has the drain wait for one more.
+    fn add(&mut self, queue: QueueKind) -> Result<(), std::io::Error> {
+        let draw = || Psn::random().map(|psn| u64::from(psn.get()));
+        let prefix = match self.prefix {
+            Some(prefix) => prefix,
+            None => *self.prefix.insert(draw()? << 40 | draw()? << 16),
+        };
+        let wr_id = prefix | u64::from(self.made);
+        self.made = self.made.wrapping_add(1);
+        let posted = false;
+        self.awaited.push(Mark {
+            queue,
+            wr_id,
+            posted,
+        });
+        Ok(())
+    }
+
+    /// Whether it is one of any drain.
+    fn has(&self, wr_id: u64) -> bool {
+        self.prefix == Some(wr_id & !u64::from(u16::MAX))
+    }
 }
 
 impl QpRef<'_> {
@@ -80,9 +116,10 @@ impl QpRef<'_> {
     /// queue, and hands every completion of the QP's CQs to `each` until it has seen these two. `each` gets the completions of
     /// other QPs on the same CQs too: `qp_num` tells whose they are.
     ///
-    /// The two requests have random `wr_id`s of 64 bits, and are not handed over; after a deadline the next drain waits for the
-    /// same two, so who polls the CQs before that leaves it to wait for nothing. How many requests were outstanding is not
-    /// known, so nothing is counted but what came.
+    /// The two requests are not handed over, nor are those of earlier drains that ended at their deadlines: each drain posts its
+    /// own, so in between the program may poll, post, and move the QP. If it polls one, [`QpRef::is_mark`] tells. The device
+    /// needs time to flush: with a deadline that has passed, a drain hands over what is there, and most often says so. How many
+    /// requests were outstanding is not known, so nothing is counted but what came.
     ///
     /// # Errors
     /// A queue is not known to be empty at `deadline`, the QP could not be moved, or a CQ does not work. What was handed over
@@ -96,14 +133,15 @@ impl QpRef<'_> {
         self.prepare_marks()?;
         let (mut completions, mut turn) = (0, 0);
         loop {
-            for at in 0..self.marks.len() {
-                if !self.marks[at].posted {
-                    self.marks[at].posted = self.post_mark(self.marks[at])?;
+            for at in 0..self.marks.awaited.len() {
+                let mark = self.marks.awaited[at];
+                if !mark.posted {
+                    self.marks.awaited[at].posted = self.post_mark(mark)?;
                 }
             }
             let before = completions;
             self.hand_over(&mut completions, &mut each)?;
-            let Some(mark) = self.marks.first() else {
+            let Some(mark) = self.marks.awaited.first() else {
                 break;
             };
             if completions != before {
@@ -123,6 +161,12 @@ impl QpRef<'_> {
         })
     }
 
+    /// Whether a completion with this `wr_id` is of a request that a [`QpRef::drain`] of this value has posted, and so of none of
+    /// the program's. Only a program that polls after a drain which ended at its deadline comes upon one.
+    pub fn is_mark(&self, wr_id: u64) -> bool {
+        self.marks.has(wr_id)
+    }
+
     /// Hands over what is in the CQs now, and takes the marks out.
     fn hand_over(
         &mut self,
@@ -137,14 +181,11 @@ impl QpRef<'_> {
                     .poll(queue, &mut batch)
                     .map_err(|source| RefDrainError::Poll { queue, source })?;
                 for wc in &batch[..found] {
-                    match self.marks.iter().position(|mark| mark.wr_id == wc.wr_id) {
-                        Some(at) => {
-                            self.marks.remove(at);
-                        }
-                        None => {
-                            *completions += 1;
-                            each(wc);
-                        }
+                    if self.is_mark(wc.wr_id) {
+                        self.marks.awaited.retain(|mark| mark.wr_id != wc.wr_id);
+                    } else {
+                        *completions += 1;
+                        each(wc);
                     }
                 }
                 if found == 0 {
@@ -155,12 +196,12 @@ impl QpRef<'_> {
         Ok(())
     }
 
-    /// Moves the QP to ERR, and sees to it that each of its queues has a mark: that of a drain which ended at its deadline,
-    /// or a new one.
+    /// Moves the QP to ERR, and has the drain wait for a new mark of each of its queues. Of those of an earlier drain it is not
+    /// known whether they still come, and what is behind them.
     fn prepare_marks(&mut self) -> Result<(), RefDrainError> {
+        self.marks.awaited.clear();
         if state(&self.handle, &self.info)? == IBV_QPS_RESET {
             // A reset queue is empty: what is in the CQs is all that there is.
-            self.marks.clear();
             return Ok(());
         }
         // In ERR too: soft-RoCE learns of receives that were posted there only when something wakes it (rdma-core
@@ -175,14 +216,9 @@ impl QpRef<'_> {
                 rules::Transport::XrcIni | rules::Transport::XrcTgt
             );
         let queues = [(QueueKind::Send, sends), (QueueKind::Recv, receives)];
-        let draw = || Psn::random().map(|psn| u64::from(psn.get()));
         for (queue, there) in queues {
-            if there && !self.marks.iter().any(|mark| mark.queue == queue) {
-                self.marks.push(Mark {
-                    queue,
-                    wr_id: draw()? << 48 | draw()? << 24 | draw()?,
-                    posted: false,
-                });
+            if there {
+                self.marks.add(queue)?;
             }
         }
         Ok(())
