@@ -3251,7 +3251,7 @@ int qp_mesh_fetch_and_add(struct qp_mesh *mesh,
 
 /**
  * Takes the next event, and does what is to be done for the mesh meanwhile: a process that does not call this receives what
- * comes, but nobody can connect to it.
+ * comes, but nobody can connect to it. So call this often, or sleep as qp_mesh_arm() says.
  *
  * @param timeout_ms  How long to wait, in milliseconds; 0: not at all; below 0: no limit.
  * @param event       Where it goes.
@@ -3267,10 +3267,23 @@ int qp_mesh_next(struct qp_mesh *mesh,
                  size_t room);
 
 /**
- * Gives the descriptor that is readable when there may be an event. It is the mesh's: do not close it.
+ * Gives the descriptor that becomes readable after qp_mesh_arm(), for poll(2) and the like: the same for the whole life of
+ * the handle. It is the mesh's: do not close it.
  */
 int qp_mesh_fd(struct qp_mesh *mesh,
                int *fd);
+
+/**
+ * Prepares for sleeping on the descriptor, and looks whether there is something to do already.
+ *
+ * @param ready       Where the answer goes: 1, call qp_mesh_next() with a timeout of 0 until it says ETIMEDOUT; 0, the
+ *                    descriptor becomes readable when there is something to do: then do the same.
+ * @param timeout_ms  Where goes how long to sleep at most, in milliseconds, as poll(2) takes it: then do the same although
+ *                    nothing is readable.
+ */
+int qp_mesh_arm(struct qp_mesh *mesh,
+                int *ready,
+                int *timeout_ms);
 
 /**
  * Leaves the job: what was begun is ended, and the others are told, so that they do not take this process for failed.

@@ -1,5 +1,6 @@
 /* What works: two processes that meet through shared memory, with every kind of request, a list with one doorbell, a sleep on a
- * descriptor, books, a drain, a recovery, four threads that post to one Queue Pair, and datagrams that are answered.
+ * descriptor, books, a drain, a recovery, four threads that post to one Queue Pair, datagrams that are answered, and a mesh that
+ * sleeps.
  */
 #define _DEFAULT_SOURCE
 #include "../examples/try.h"
@@ -375,6 +376,45 @@ static void datagrams(int first)
     TRY(qp_dest_destroy(dest) || qp_pair_destroy(ud));
 }
 
+/* Two processes of a mesh that send to each other in turn, and sleep on the descriptor in between. */
+static void mesh(int first)
+{
+    static const uint32_t nodes[2] = {1, 2};
+    uint8_t cards[2 * QP_MESH_CARD], text[64];
+    uint8_t *mine = first ? cards : cards + QP_MESH_CARD, *others = first ? cards + QP_MESH_CARD : cards;
+    qp_mesh *mesh;
+    qp_mesh_event event;
+    struct pollfd fd;
+    size_t n;
+    int round, ready, limit, result, woken = 0;
+
+    TRY(qp_mesh_create(device, 1, -1, NULL, nodes, 2, first ? 0 : 1, NULL, NULL, &mesh));
+    TRY(qp_mesh_card(mesh, mine));
+    TRY(qp_exchange_swap_bytes(peer, mine, QP_MESH_CARD, others, QP_MESH_CARD, &n));
+    TRY(qp_mesh_join(mesh, cards));
+    TRY(qp_mesh_connect(mesh, 60000));
+    TRY(qp_mesh_fd(mesh, &fd.fd));
+    fd.events = POLLIN;
+    for (round = 0; round < 50; round++) {
+        if (first) TRY(qp_mesh_send(mesh, 1, (const uint8_t *)"ping", 5, NULL));
+        for (;;) {
+            result = qp_mesh_next(mesh, 0, &event, text, sizeof text);
+            if (result == 0 && event.kind == QP_MESH_MESSAGE) break;
+            if (result == 0) continue;
+            THAT(result == ETIMEDOUT);
+            TRY(qp_mesh_arm(mesh, &ready, &limit));
+            if (ready) continue;
+            THAT(limit >= 0);
+            woken += poll(&fd, 1, limit);
+        }
+        THAT(event.len == 5 && !strcmp((const char *)text, first ? "pong" : "ping"));
+        if (!first) TRY(qp_mesh_send(mesh, 0, (const uint8_t *)"pong", 5, NULL));
+    }
+    THAT(woken > 0);
+    TRY(qp_exchange_barrier(peer));
+    TRY(qp_mesh_destroy(mesh));
+}
+
 /* What is said of a connection that works, and of one whose timeout is too short for its path. */
 static void advice(const char *dump)
 {
@@ -419,6 +459,7 @@ static int end(int first, const char *name)
     many_threads();
     TRY(qp_exchange_barrier(peer));
     datagrams(first);
+    mesh(first);
     TRY(qp_pair_drain(pair, 5000, takes, NULL, NULL));
     while (qp_device_event(device, 0, &event) == 0) {}
     TRY(qp_pair_destroy(pair) || qp_mr_destroy(mr) || qp_cq_destroy(cq) || qp_pd_destroy(pd));
@@ -437,6 +478,6 @@ int main(void)
     if (child == 0) return end(0, name);
     if (end(1, name)) return 1;
     if (waitpid(child, &status, 0) != child || status != 0) return fprintf(stderr, "the other process: %d\n", status), 1;
-    printf("requests, lists, sleeping, books, recovery, threads, datagrams\n");
+    printf("requests, lists, sleeping, books, recovery, threads, datagrams, a mesh\n");
     return 0;
 }

@@ -670,7 +670,7 @@ static void meshes(void)
     qp_mr *mine, *offered;
     qp_region theirs;
     uint64_t op = 0;
-    int i, result = 0;
+    int i, ready, limit, result = 0;
 
     WRONG(qp_mesh_create(device, 1, -1, NULL, NULL, 2, 0, NULL, NULL, &zero), EINVAL, QP_CODE_NULL);
     WRONG(qp_mesh_create(device, 1, -1, NULL, nodes, 2, 5, NULL, NULL, &zero), EINVAL, QP_CODE_RANGE);
@@ -679,6 +679,7 @@ static void meshes(void)
     RIGHT(qp_mesh_create(device, 1, -1, NULL, nodes, 2, 1, NULL, NULL, &one));
     WRONG(qp_mesh_send(zero, 1, (const uint8_t *)"x", 1, NULL), EINVAL, QP_CODE_STATE);
     WRONG(qp_mesh_next(zero, 0, &event, NULL, 0), EINVAL, QP_CODE_STATE);
+    WRONG(qp_mesh_arm(zero, &ready, &limit), EINVAL, QP_CODE_STATE);
     RIGHT(qp_mesh_offer(zero, here, sizeof here, 0xf, &mine));
     RIGHT(qp_mesh_offer(one, there, sizeof there, 0xf, &offered));
     WRONG(qp_mesh_card(zero, NULL), EINVAL, QP_CODE_NULL);
@@ -695,6 +696,9 @@ static void meshes(void)
     WRONG(qp_mesh_send(zero, 1, (const uint8_t *)memory, 5000, NULL), EINVAL, QP_CODE_REFUSED);
     WRONG(qp_mesh_region(zero, 1, 3, &theirs), ENODATA, QP_CODE_NOT_FOUND);
     WRONG(qp_mesh_send(AS(qp_mesh, pd), 1, NULL, 0, NULL), EBADF, QP_CODE_WRONG_HANDLE);
+    WRONG(qp_mesh_arm(NULL, &ready, &limit), EINVAL, QP_CODE_NULL);
+    WRONG(qp_mesh_arm(zero, NULL, &limit), EINVAL, QP_CODE_NULL);
+    WRONG(qp_mesh_arm(zero, &ready, NULL), EINVAL, QP_CODE_NULL);
 
     RIGHT(qp_mesh_send(zero, 1, (const uint8_t *)"to all", 7, &op));
     for (i = 0; i < 20000 && result != ENOSPC; i++) {
@@ -702,6 +706,8 @@ static void meshes(void)
         result = qp_mesh_next(one, 1, &event, (uint8_t *)got, 2);
     }
     WRONG(qp_mesh_next(one, 0, &event, (uint8_t *)got, 2), ENOSPC, QP_CODE_SHORT_BUFFER);
+    RIGHT(qp_mesh_arm(one, &ready, &limit));
+    THAT(ready == 1 && limit == 0); /* what did not fit is there */
     RIGHT(qp_mesh_next(one, 0, &event, (uint8_t *)got, sizeof got));
     THAT(event.kind == QP_MESH_MESSAGE && event.rank == 0 && event.len == 7 && !memcmp(got, "to all", 7));
     RIGHT(qp_mesh_region(zero, 1, 0, &theirs));

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
+use std::time::Duration;
 
 use rdma_qp::xrc::XrcDomain;
 use rdma_qp::{Device, Fate, GidEntry, Memory, Mr};
@@ -237,6 +238,12 @@ fn create(
     })
 }
 
+/// Milliseconds, as poll(2) takes them: who sleeps so long does not wake too early.
+fn at_least(time: Duration) -> c_int {
+    let whole = time.as_nanos().div_ceil(1_000_000);
+    whole.try_into().unwrap_or(c_int::MAX)
+}
+
 fn begun(result: Result<OpId, SendError>, op: Option<Out<'_, u64>>) -> Result<(), Fault> {
     let begun = result?;
     if let Some(mut op) = op {
@@ -464,7 +471,7 @@ export! {
     }
 
     /// Takes the next event, and does what is to be done for the mesh meanwhile: a process that does not call this receives what
-    /// comes, but nobody can connect to it.
+    /// comes, but nobody can connect to it. So call this often, or sleep as qp_mesh_arm() says.
     ///
     /// @param timeout_ms  How long to wait, in milliseconds; 0: not at all; below 0: no limit.
     /// @param event       Where it goes.
@@ -489,10 +496,30 @@ export! {
         Ok(())
     }
 
-    /// Gives the descriptor that is readable when there may be an event. It is the mesh's: do not close it.
+    /// Gives the descriptor that becomes readable after qp_mesh_arm(), for poll(2) and the like: the same for the whole life of
+    /// the handle. It is the mesh's: do not close it.
     fn qp_mesh_fd(mesh: *mut qp_mesh as Alone<Process>, fd: *mut c_int as Out<'_, c_int>) {
         let found = mesh.mesh()?.fd().ok_or_else(|| Fault::from(rdma_qp::PollError::NoChannel))?;
         fd.set(found.as_raw_fd());
+        Ok(())
+    }
+
+    /// Prepares for sleeping on the descriptor, and looks whether there is something to do already.
+    ///
+    /// @param ready       Where the answer goes: 1, call qp_mesh_next() with a timeout of 0 until it says ETIMEDOUT; 0, the
+    ///                    descriptor becomes readable when there is something to do: then do the same.
+    /// @param timeout_ms  Where goes how long to sleep at most, in milliseconds, as poll(2) takes it: then do the same although
+    ///                    nothing is readable.
+    fn qp_mesh_arm(
+        mesh: *mut qp_mesh as Alone<Process>,
+        ready: *mut c_int as Out<'_, c_int>,
+        timeout_ms: *mut c_int as Out<'_, c_int>,
+    ) {
+        let told_already = mesh.kept.is_some() || !mesh.failed.is_empty();
+        let joined = mesh.mesh()?;
+        let now = told_already || !joined.arm()?;
+        ready.set(now.into());
+        timeout_ms.set(if now { 0 } else { at_least(joined.next_timeout()) });
         Ok(())
     }
 
