@@ -897,7 +897,7 @@ static void lists(void)
     qp_pair_attr attr;
     qp_send sends[8];
     qp_recv recv = recv_of(mr);
-    qp_pair *one, *two;
+    qp_pair *gone, *one, *two;
     qp_cq *where;
     qp_endpoint of_one, of_two;
     qp_account account;
@@ -906,14 +906,30 @@ static void lists(void)
     RIGHT(qp_cq_create(device, 64, 0, &where));
     attr = attr_of(where);
     attr.send_batch = UINT32_MAX;
-    RIGHT(qp_pair_create(pd, &attr, &one));
-    RIGHT(qp_pair_destroy(one));
+    RIGHT(qp_pair_create(pd, &attr, &gone));
+    RIGHT(qp_pair_destroy(gone));
     attr.send_batch = 8;
     RIGHT(qp_pair_create(pd, &attr, &one));
     RIGHT(qp_pair_create(pd, &attr, &two));
     for (i = 0; i < 8; i++) sends[i] = send_of(QP_SEND);
     n = 9;
     WRONG(qp_post_sends(one, sends, 5, &n), EINVAL, QP_CODE_STATE);
+    THAT(n == 0);
+    /* Nor where there is no list, or no Queue Pair. */
+    n = 9;
+    WRONG(qp_post_sends(one, NULL, 5, &n), EINVAL, QP_CODE_NULL);
+    THAT(n == 0);
+    n = 9;
+    WRONG(qp_post_sends(one, sends, SIZE_MAX, &n), EINVAL, QP_CODE_RANGE);
+    THAT(n == 0);
+    n = 9;
+    WRONG(qp_post_sends(NULL, sends, 5, &n), EINVAL, QP_CODE_NULL);
+    THAT(n == 0);
+    n = 9;
+    WRONG(qp_post_sends(gone, sends, 5, &n), EBADF, QP_CODE_DESTROYED);
+    THAT(n == 0);
+    n = 9;
+    WRONG(qp_post_sends(gone, sends, 0, &n), EBADF, QP_CODE_DESTROYED);
     THAT(n == 0);
     /* What the device refuses is before what lies outside the region. */
     sends[3].offset = sizeof memory;

@@ -162,6 +162,9 @@ export! {
         let sends = unsafe { sends.glance_of(count) }?;
         Some(usual::list(pair.glance_with::<Mr>(sends[0].mr)?, sends, posted))
     } then {
+        if let Some(posted) = &mut posted {
+            posted.set(0);
+        }
         // SAFETY: `count` is the length of `sends`, says the header.
         let sends = unsafe { sends.of(count) }?;
         usual::list_on(&mut *pair.alone()?, sends, 0, posted)
