@@ -252,14 +252,15 @@ export! {
         let timing = self::timing(timing)?;
         let port = narrow("port", port.into(), 255)?;
         handle.drain(timeout_ms, function, context)?;
+        handle.qp.to(ToReset)?;
+        // A reset queue is empty, whatever comes of the rest.
         let pending = handle.pending();
+        handle.books.discarded += pending;
         let qp = &mut handle.qp;
-        qp.to(ToReset)?;
         let gid = crate::connect::gid(qp, port, gid_index)?;
         let here = qp.endpoint(gid)?;
         let there = exchange.swap(&here, &[])?;
         qp.init()?;
-        handle.books.discarded += pending;
         if let Some(repost) = repost {
             // SAFETY: the program's function, with its own pointer.
             let returned = unsafe { repost(context) };

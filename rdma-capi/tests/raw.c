@@ -104,6 +104,33 @@ static void drain_in_vain(qp_ref *ref)
     THAT(completions == 0);
 }
 
+static int no_peer(void *context, const void *mine, size_t len, void *theirs, size_t room, size_t *their_len)
+{
+    (void)context, (void)mine, (void)len, (void)theirs, (void)room, (void)their_len;
+    return ENOTCONN;
+}
+
+static int no_barrier(void *context)
+{
+    (void)context;
+    return ENOTCONN;
+}
+
+/* A recovery that ends when the Queue Pair is in RESET: what had no outcome by then will have none. */
+static void recover_in_vain(qp_ref *ref)
+{
+    qp_exchange *nobody;
+    qp_account account;
+
+    TRY(qp_ref_posted(ref, 1)); /* its completion was never told */
+    TRY(qp_exchange_from(no_peer, no_barrier, NULL, &nobody));
+    THAT(qp_ref_recover(ref, 1, -1, nobody, &timing, 10000, takes, NULL, NULL) == ENOTCONN);
+    TRY(qp_ref_account(ref, &account));
+    THAT(account.discarded == 1 && account.pending == 0);
+    THAT(account.accepted == account.succeeded + account.failed + account.flushed + account.discarded);
+    TRY(qp_exchange_destroy(nobody));
+}
+
 static int end(int first, const char *name)
 {
     struct ibv_device **list = ibv_get_device_list(NULL);
@@ -181,6 +208,7 @@ static int end(int first, const char *name)
     THAT(text[0] == '{');
     TRY(qp_exchange_barrier(peer));
     drain_in_vain(ref);
+    recover_in_vain(ref);
     TRY(qp_ref_destroy(ref) || qp_exchange_destroy(peer));
     THAT(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0 && ibv_dereg_mr(mr) == 0 && ibv_dealloc_pd(pd) == 0);
     ibv_free_device_list(list);
