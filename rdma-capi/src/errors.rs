@@ -1,5 +1,6 @@
 //! From the errors of the safe layer to an errno and a code. The sentence is the error's own.
 
+use std::error::Error;
 use std::ffi::c_int;
 
 use libc::{
@@ -7,6 +8,7 @@ use libc::{
     ESRCH, ETIMEDOUT,
 };
 use rdma_core_sys::LoadError;
+use rdma_qp::datagram::{DatagramError, PeerError, SendError};
 use rdma_qp::dump::ReadDumpError;
 use rdma_qp::exchange::ExchangeError;
 use rdma_qp::xrc::{BadSrqNum, CreateTargetError, OpenDomainError, OpenTargetError};
@@ -224,6 +226,11 @@ faults! {
         _ => (QP_CODE_LIMIT, EINVAL),
     };
     SrqError |it| said(&it.source);
+    RefillError |it| match &it {
+        RefillError::Post(error) => of_post(error),
+        RefillError::Arm(error) => said(&error.source),
+        _ => (QP_CODE_SYSTEM, EIO),
+    };
     OpenDomainError |it| match &it {
         OpenDomainError::NoXrc { .. } => (QP_CODE_UNSUPPORTED, EOPNOTSUPP),
         OpenDomainError::NotOpen { .. } => (QP_CODE_NOT_FOUND, ENOENT),
@@ -257,6 +264,41 @@ impl From<Errno> for Fault {
     fn from(errno: Errno) -> Fault {
         system(errno, &errno)
     }
+}
+
+/// What an error says whose type is not known here: the same as from the function that does only what failed; else it has the
+/// errno of whoever refused.
+#[cold]
+pub(crate) fn of_any(error: Box<dyn Error + Send + Sync>) -> Fault {
+    let error = match known(error) {
+        Ok(fault) => return fault,
+        Err(error) => error,
+    };
+    let first: &(dyn Error + 'static) = &*error;
+    let mut chain = std::iter::successors(Some(first), |one| (*one).source());
+    let refused = chain.find_map(|one| {
+        let system = one.downcast_ref::<std::io::Error>().map(io);
+        one.downcast_ref::<Errno>().map(said).or(system)
+    });
+    let (code, errno) = refused.unwrap_or((QP_CODE_SYSTEM, EIO));
+    Fault::new(code, errno, error.to_string())
+}
+
+/// The fault that an error of this library is.
+fn known(mut error: Box<dyn Error + Send + Sync>) -> Result<Fault, Box<dyn Error + Send + Sync>> {
+    macro_rules! one_of {
+        ($($known:ty)+) => {$(
+            error = match error.downcast::<$known>() {
+                Ok(known) => return Ok((*known).into()),
+                Err(other) => other,
+            };
+        )+};
+    }
+    one_of! {
+        AllocPdError CreateCqError CreateSrqError CreateQpError CreateTargetError RegisterError ActivateError EndpointError
+        ModifyError PollError PostError RefillError DatagramError PeerError SendError
+    }
+    Err(error)
 }
 
 /// What an object that was not closed is told with: it comes back with the reason.

@@ -118,6 +118,12 @@ impl Fault {
         Fault::new(code, errno.raw_os_error(), error.to_string())
     }
 
+    /// The same fault with another sentence.
+    pub(crate) fn saying(mut self, text: String) -> Fault {
+        self.0.text = text;
+        self
+    }
+
     /// A number out of its range.
     #[cold]
     pub(crate) fn range(text: impl Into<String>) -> Fault {

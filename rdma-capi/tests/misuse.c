@@ -658,6 +658,22 @@ static void xrc(void)
     THAT(needs.per_process.qps == 8 && needs.per_process.srqs == 1);
 }
 
+/* Makes a process of a mesh on a device like that: what came of it. */
+static int mesh_on(const char *profile)
+{
+    static const uint32_t nodes[2] = {7, 7};
+    qp_device *poor;
+    qp_mesh *mesh;
+    int result, error;
+
+    RIGHT(qp_soft_open(profile, &poor));
+    result = qp_mesh_create(poor, 1, -1, NULL, nodes, 2, 0, NULL, NULL, &mesh);
+    error = errno;
+    RIGHT(qp_device_destroy(poor));
+    errno = error;
+    return result;
+}
+
 /* Two processes of a mesh, which here are values of one. */
 static void meshes(void)
 {
@@ -675,6 +691,10 @@ static void meshes(void)
     WRONG(qp_mesh_create(device, 1, -1, NULL, NULL, 2, 0, NULL, NULL, &zero), EINVAL, QP_CODE_NULL);
     WRONG(qp_mesh_create(device, 1, -1, NULL, nodes, 2, 5, NULL, NULL, &zero), EINVAL, QP_CODE_RANGE);
     WRONG(qp_mesh_create(device, 9, -1, NULL, nodes, 2, 0, NULL, NULL, &zero), ENODEV, QP_CODE_NOT_FOUND);
+    /* What it is made of is refused as elsewhere. */
+    WRONG(mesh_on("caps = max_mr=1"), ENOMEM, QP_CODE_SYSTEM);
+    WRONG(mesh_on("caps = max_srq=0"), EOPNOTSUPP, QP_CODE_UNSUPPORTED);
+    WRONG(mesh_on("caps = max_srq_wr=16"), EINVAL, QP_CODE_LIMIT);
     RIGHT(qp_mesh_create(device, 1, -1, NULL, nodes, 2, 0, NULL, NULL, &zero));
     RIGHT(qp_mesh_create(device, 1, -1, NULL, nodes, 2, 1, NULL, NULL, &one));
     WRONG(qp_mesh_send(zero, 1, (const uint8_t *)"x", 1, NULL), EINVAL, QP_CODE_STATE);

@@ -15,6 +15,7 @@ use rdma_xrc::mesh::{
 };
 
 use crate::device::{self, qp_device};
+use crate::errors;
 use crate::export::{Array, In, Out, Places, Raw, Room, export};
 use crate::fault::*;
 use crate::memory::{access, qp_mr};
@@ -115,15 +116,17 @@ unsafe impl Object for Process {
 
 impl From<MeshError> for Fault {
     fn from(error: MeshError) -> Fault {
-        let (code, errno) = match &error {
+        let text = error.to_string();
+        let (code, errno) = match error {
             MeshError::NotInLayout { .. } | MeshError::Option { .. } => {
                 (QP_CODE_RANGE, libc::EINVAL)
             }
             MeshError::Card(_) => (QP_CODE_RECORD, libc::EPROTO),
+            MeshError::Step { source, .. } => return errors::of_any(source).saying(text),
             MeshError::TimedOut { .. } => (QP_CODE_TIMED_OUT, libc::ETIMEDOUT),
             _ => (QP_CODE_SYSTEM, libc::EIO),
         };
-        Fault::new(code, errno, error.to_string())
+        Fault::new(code, errno, text)
     }
 }
 
