@@ -7,8 +7,9 @@
 //! of that queue alone, and drives the engine if nobody else does; else it marks the node, and whoever
 //! drives looks at the mark after unlocking, so no request is left behind. A poll takes from
 //! its CQ's ring, and drives the engine only when the ring is empty. The [`thread`] does the rest,
-//! and keeps out of the way while somebody polls. All locks below the engine's are leaves, events
-//! are written after it is unlocked, and nobody waits for an acknowledgement while holding one.
+//! and keeps out of the way while somebody polls. All locks below the engine's are leaves, but that a queue
+//! is marked while it is locked; events are written after the engine is unlocked, and nobody waits for an
+//! acknowledgement while holding a lock.
 //!
 //! # Why no request waits unseen
 //!
@@ -60,7 +61,7 @@ use self::thread::Sleeper;
 use crate::core::config::Config;
 use crate::core::rng::Rng;
 use crate::core::time::Instant;
-use crate::core::{Counters, SendWqe};
+use crate::core::{Counters, RecvWqe, SendWqe};
 use crate::link::shm::ShmLink;
 use crate::link::{FaultCounters, Faults, LinkError, Pcap, PcapError, UdpLink};
 use crate::profile::{Profile, ProfileError, of_process};
@@ -376,10 +377,10 @@ impl Node {
         handled
     }
 
-    /// Requests were appended to `srq`: whoever drives next, takes them first. That is enough for receives, which wait for
-    /// packets.
-    pub(crate) fn mark_srq(&self, srq: &Arc<Srq>) {
-        self.posts.mark_srq(srq);
+    /// Requests were appended to the queue of `srq`, which is still locked: whoever drives next, takes them first. That is
+    /// enough for receives, which wait for packets.
+    pub(crate) fn mark_srq(&self, srq: &Arc<Srq>, queue: Posting<'_, RecvWqe>) {
+        self.posts.mark_srq(srq, queue);
     }
 
     /// Requests were appended to the send queue of `qp`, which is still locked: gets them going.
@@ -394,20 +395,16 @@ impl Node {
                 self.drive_on(driver, self.clock.now(), POST, false);
             }
             None => {
-                // Whoever has the engine takes the requests once the queue is unlocked, and when they are done the application may
-                // destroy the QP, and with it what `qp` lies in.
-                let qp = Arc::clone(qp);
-                drop(queue);
-                self.posts.mark_qp(&qp);
+                self.posts.mark_qp(qp, queue);
                 self.drive(self.clock.now(), POST, false);
             }
         }
     }
 
-    /// Receives were appended to a queue of `qp` that completes them at once.
-    pub(crate) fn flush(&self, qp: &Arc<Qp>) {
+    /// Receives were appended to the receive queue of `qp`, which is still locked and completes them at once.
+    pub(crate) fn flush(&self, qp: &Arc<Qp>, queue: Posting<'_, RecvWqe>) {
         self.polled();
-        self.posts.mark_qp(qp);
+        self.posts.mark_qp(qp, queue);
         self.drive(self.clock.now(), POST, false);
     }
 

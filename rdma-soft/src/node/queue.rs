@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::lock;
 use super::qp::Qp;
 use super::srq::Srq;
-use crate::core::CallError;
+use crate::core::{CallError, RecvWqe};
 
 /// One work queue: requests that the engine has not taken yet, and the count of all.
 #[derive(Debug)]
@@ -177,15 +177,15 @@ impl Poster {
 /// The queues with requests that the engine has not taken yet.
 ///
 /// A poster appends its request to its queue and tries the engine's lock: with it, it hands the request over
-/// itself. Without, it [marks](Posts::mark) the queue and tries once more. If the lock is still taken it goes
-/// away: whoever has the engine asks [`missed`](Posts::missed) after letting go, and drives again if so. No
-/// request is left between the two:
+/// itself. Without, it [marks](Posts::mark) the queue, unlocks it, and tries once more. If the engine's lock is still
+/// taken it goes away: whoever has the engine asks [`missed`](Posts::missed) after letting go, and drives again if so.
+/// No request is left between the two:
 ///
 /// 1. *A mark is cleared only by whoever takes the request.* `mark` leaves the list's lock before it sets
 ///    `pending`; `take` clears `pending` before it enters that lock. If a `take` clears what this `mark`
 ///    set, it enters the list's lock after this `mark` did: had it been first, its clearing would happen
-///    before the setting. So it finds the queue on the list, and the request in the queue. A queue that
-///    was `listed` already is on the list until a later `take`, for which the same holds.
+///    before the setting. So it finds the queue on the list, and the request in the queue, which it locks
+///    only then. A queue that was `listed` already is on the list until a later `take`, for which the same holds.
 /// 2. *Whoever made the lock fail sees the mark, or it was cleared.* Every access after the first check of
 ///    `pending` is a read-modify-write, so all of them are in one order, and each happens before the next
 ///    one. Take the poster's setting, and the question of that holder of the lock whom the poster's
@@ -197,6 +197,10 @@ impl Poster {
 ///
 /// The check before a packet is handled ([`pending`](Posts::pending)) may miss a mark that is being made:
 /// then the request was posted while the packet arrived, and `missed` finds it.
+///
+/// The queue stays locked until it is marked. It may be on the list already, so that its requests are taken as soon as it is
+/// unlocked; and when they are done, the application may destroy what they were posted to. Nobody waits in a circle: who has a
+/// queue waits for the list alone, and who has the list for nothing.
 #[derive(Debug, Default)]
 pub(super) struct Posts {
     list: Mutex<Vec<Poster>>,
@@ -205,23 +209,30 @@ pub(super) struct Posts {
 }
 
 impl Posts {
-    /// `qp` has new requests.
-    pub(super) fn mark_qp(&self, qp: &Arc<Qp>) {
-        self.mark(&qp.listed, || Poster::Qp(Arc::clone(qp)));
+    /// `qp` has new requests, in a queue that is unlocked then.
+    pub(super) fn mark_qp<W>(&self, qp: &Arc<Qp>, queue: Posting<'_, W>) {
+        self.mark(&qp.listed, || Poster::Qp(Arc::clone(qp)), queue);
     }
 
-    /// `srq` has new requests.
-    pub(super) fn mark_srq(&self, srq: &Arc<Srq>) {
-        self.mark(&srq.listed, || Poster::Srq(Arc::clone(srq)));
+    /// `srq` has new requests, in its queue, which is unlocked then.
+    pub(super) fn mark_srq(&self, srq: &Arc<Srq>, queue: Posting<'_, RecvWqe>) {
+        self.mark(&srq.listed, || Poster::Srq(Arc::clone(srq)), queue);
     }
 
-    fn mark(&self, listed: &AtomicBool, poster: impl FnOnce() -> Poster) {
+    fn mark<W>(
+        &self,
+        listed: &AtomicBool,
+        poster: impl FnOnce() -> Poster,
+        queue: Posting<'_, W>,
+    ) {
         let mut list = lock(&self.list);
         if !listed.swap(true, Ordering::Relaxed) {
             list.push(poster());
         }
         drop(list);
         self.pending.swap(true, Ordering::AcqRel);
+        // The last that is touched.
+        drop(queue);
     }
 
     /// There may be new requests. For whoever has the engine.
@@ -243,5 +254,39 @@ impl Posts {
             poster.listed().store(false, Ordering::Relaxed);
         }
         std::mem::swap(&mut *list, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::SrqId;
+    use crate::node::EventQueue;
+
+    /// Whoever gets a queue after its poster finds it listed: the poster has nothing left to do with it, and it may be destroyed.
+    #[test]
+    fn a_queue_is_listed_before_it_is_unlocked() {
+        let posts = Posts::default();
+        let events = Arc::new(EventQueue::new().expect("a descriptor"));
+        let srq = Arc::new(Srq::new(SrqId(1), 4, None, events));
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::scope(|s| {
+            let list = lock(&posts.list);
+            s.spawn(|| {
+                let queue = srq.post();
+                tell.send(()).expect("somebody waits");
+                posts.mark_srq(&srq, queue);
+            });
+            told.recv().expect("a poster");
+            let next = s.spawn(|| {
+                let _queue = srq.post();
+                srq.listed.load(Ordering::Relaxed)
+            });
+            // Time for whoever comes too early.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            drop(list);
+            assert!(next.join().expect("an answer"));
+        });
+        assert!(posts.pending());
     }
 }

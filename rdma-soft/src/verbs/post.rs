@@ -58,12 +58,9 @@ pub(super) unsafe extern "C" fn post_recv(
     });
     // The engine takes them when a message comes. Whoever moves the QP to ERR tells the queue so under its lock, and takes
     // what is there afterwards: either it finds these, or the queue flushes already.
-    // What they found may be polled once the queue is unlocked, and then the application may destroy the QP.
-    let flushes = accepted && queue.flushes();
-    let flushed = flushes.then(|| (Arc::clone(&soft.node), Arc::clone(&soft.qp)));
-    drop(queue);
-    if let Some((node, qp)) = flushed {
-        node.flush(&qp);
+    if accepted && queue.flushes() {
+        // What they found may be polled once the queue is unlocked, and then the application may destroy the QP.
+        Arc::clone(&soft.node).flush(&soft.qp, queue);
     }
     outcome
 }
@@ -84,9 +81,8 @@ pub(super) unsafe extern "C" fn post_srq_recv(
         // SAFETY: not null, so it is a request of the list that ibv_post_srq_recv(3) asks for.
         unsafe { push_recv(queue, max_sge, request, seq) }
     });
-    drop(queue);
     if accepted {
-        soft.node.mark_srq(&soft.srq);
+        soft.node.mark_srq(&soft.srq, queue);
     }
     outcome
 }
