@@ -150,6 +150,8 @@ impl Clock {
 }
 
 /// A node.
+// Every post counts itself in and out of those who have the node: away from what every poll reads.
+#[repr(align(128))]
 #[derive(Debug)]
 pub(crate) struct Node {
     clock: Clock,
@@ -384,7 +386,10 @@ impl Node {
     }
 
     /// Requests were appended to the send queue of `qp`, which is still locked: gets them going.
-    pub(crate) fn send(&self, qp: &Arc<Qp>, mut queue: Posting<'_, SendWqe>) {
+    ///
+    /// Once the queue is unlocked they may be done, and then the application may destroy the QP and close the device: so this has
+    /// the node for itself.
+    pub(crate) fn send(self: Arc<Node>, qp: &Arc<Qp>, mut queue: Posting<'_, SendWqe>) {
         self.polled();
         // Whoever has the engine locks queues, but nobody waits for the engine here.
         let driver = self.try_driver();
@@ -401,8 +406,9 @@ impl Node {
         }
     }
 
-    /// Receives were appended to the receive queue of `qp`, which is still locked and completes them at once.
-    pub(crate) fn flush(&self, qp: &Arc<Qp>, queue: Posting<'_, RecvWqe>) {
+    /// Receives were appended to the receive queue of `qp`, which is still locked and completes them at once. As with
+    /// [`send`](Node::send), the application may close the device before this is over.
+    pub(crate) fn flush(self: Arc<Node>, qp: &Arc<Qp>, queue: Posting<'_, RecvWqe>) {
         self.polled();
         self.posts.mark_qp(qp, queue);
         self.drive(self.clock.now(), POST, false);
@@ -464,10 +470,13 @@ impl Node {
     }
 
     /// Arms `cq`. Whoever does that is about to sleep, so the thread is to be awake.
+    ///
+    /// It is woken first: once the CQ is armed its event may be there, and another thread, which gets it, may destroy the CQ and
+    /// close the device. What completes before that is polled by whoever arms, who looks once more afterwards.
     pub(crate) fn arm(&self, cq: &Cq, solicited_only: bool) {
-        cq.arm(solicited_only);
         self.lease.store(0, Ordering::SeqCst);
         self.sleeper.end_nap();
+        cq.arm(solicited_only);
     }
 
     /// A context is open: it hears of ports and of the device from now on.

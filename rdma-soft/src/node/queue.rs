@@ -219,12 +219,7 @@ impl Posts {
         self.mark(&srq.listed, || Poster::Srq(Arc::clone(srq)), queue);
     }
 
-    fn mark<W>(
-        &self,
-        listed: &AtomicBool,
-        poster: impl FnOnce() -> Poster,
-        queue: Posting<'_, W>,
-    ) {
+    fn mark<W>(&self, listed: &AtomicBool, poster: impl FnOnce() -> Poster, queue: Posting<'_, W>) {
         let mut list = lock(&self.list);
         if !listed.swap(true, Ordering::Relaxed) {
             list.push(poster());

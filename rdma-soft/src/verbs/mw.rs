@@ -106,7 +106,7 @@ pub(super) unsafe extern "C" fn bind_mw(
         // SAFETY: one of ours, as found out above. The queue is locked until `send`, so the bind is not done, and until it is the
         // application keeps the window.
         unsafe { (*mw).rkey = wanted.rkey };
-        soft.node.send(&soft.qp, queue);
+        Arc::clone(&soft.node).send(&soft.qp, queue);
         Ok(())
     };
     post().map_or_else(refuse, |()| 0)

@@ -32,7 +32,7 @@ pub(super) unsafe extern "C" fn post_send(
         unsafe { push_send(queue, qp, soft, request, seq) }
     });
     if accepted {
-        soft.node.send(&soft.qp, queue);
+        Arc::clone(&soft.node).send(&soft.qp, queue);
     }
     outcome
 }
@@ -59,7 +59,6 @@ pub(super) unsafe extern "C" fn post_recv(
     // The engine takes them when a message comes. Whoever moves the QP to ERR tells the queue so under its lock, and takes
     // what is there afterwards: either it finds these, or the queue flushes already.
     if accepted && queue.flushes() {
-        // What they found may be polled once the queue is unlocked, and then the application may destroy the QP.
         Arc::clone(&soft.node).flush(&soft.qp, queue);
     }
     outcome

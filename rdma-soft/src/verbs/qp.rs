@@ -339,7 +339,9 @@ pub(super) unsafe extern "C" fn modify_qp(
             unsafe { (*qp).state = state };
         }
     };
-    match soft.node.modify_qp(&soft.qp, &attr, mask, told) {
+    // Requests that it flushes may be polled before it is over, and then the application may close the device.
+    let node = Arc::clone(&soft.node);
+    match node.modify_qp(&soft.qp, &attr, mask, told) {
         Ok(()) => {
             if mask.contains(ibv_qp_attr_mask::IBV_QP_PORT) {
                 soft.set_port(attr.port_num);

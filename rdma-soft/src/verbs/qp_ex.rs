@@ -1,6 +1,7 @@
 //! Extended posting: requests built in place, and posted together or not at all.
 
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 
 use rdma_core_sys::rules::Transport;
 use rdma_core_sys::*;
@@ -234,7 +235,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     // Before the requests are on their way: once they are done, the application may destroy the QP.
     extended.batch.end();
     match outcome {
-        Ok(Some(queue)) => soft.node.send(&soft.qp, queue),
+        Ok(Some(queue)) => Arc::clone(&soft.node).send(&soft.qp, queue),
         Ok(None) => {}
         Err(error) => return refuse(error),
     }

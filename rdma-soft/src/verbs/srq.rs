@@ -174,7 +174,9 @@ pub(super) unsafe extern "C" fn modify_srq(
                 mask.contains(IBV_SRQ_LIMIT).then(|| (*attr).srq_limit),
             )
         };
-        soft.node.modify_srq(&soft.srq, max_wr, limit)
+        // The event that it may raise may be heard before it is over, and then the application may close the device.
+        let node = Arc::clone(&soft.node);
+        node.modify_srq(&soft.srq, max_wr, limit)
     };
     modify().map_or_else(refuse, |()| 0)
 }
