@@ -67,6 +67,15 @@ struct Group {
     /// The addresses at whose interfaces it was joined; not empty.
     members: Vec<usize>,
     socket: Socket,
+    /// Waits for the socket, among others.
+    waiter: Arc<OwnedFd>,
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // A child that was forked may hold the socket, too: closing alone would not end the waiting for it.
+        let _ = epoll::delete(&self.waiter, &self.socket.fd);
+    }
 }
 
 /// Why a node cannot use an address.
@@ -245,6 +254,12 @@ impl UdpLink {
         self.sockets.iter().map(|socket| socket.fd.as_fd())
     }
 
+    /// The descriptor of the socket of the group that was joined first.
+    #[cfg(test)]
+    pub(in crate::link) fn group_fd(&self) -> BorrowedFd<'_> {
+        self.groups[0].socket.fd.as_fd()
+    }
+
     /// Descriptors to wait on: one of them is readable when a datagram is there. They cover groups
     /// that are joined later.
     pub fn waiters(&self) -> Vec<Arc<OwnedFd>> {
@@ -335,7 +350,12 @@ impl UdpLink {
         let (data, readable) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
         epoll::add(&self.group_waiter, &socket.fd, data, readable)
             .map_err(|why| refused(("waiting for the group", why)))?;
-        self.groups.push(Group { members, socket });
+        let waiter = Arc::clone(&self.group_waiter);
+        self.groups.push(Group {
+            members,
+            socket,
+            waiter,
+        });
         Ok(())
     }
 

@@ -93,26 +93,41 @@ fn a_group_on_the_loopback_interface_reaches_every_member() {
     fans_out(&mut [node(), node(), node()], group());
 }
 
+/// How many of a link's waiters are readable within that time.
+fn readable(link: &UdpLink, wait: Duration) -> usize {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let waiters = link.waiters();
+    let fds = waiters.iter().map(|fd| PollFd::new(&**fd, PollFlags::IN));
+    let time = Timespec::try_from(wait).unwrap();
+    poll(&mut fds.collect::<Vec<_>>(), Some(&time)).unwrap()
+}
+
 #[test]
 fn what_waits_for_a_link_sees_groups_that_are_joined_later() {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let (mut a, mut b) = (node(), node());
-    let waiters = a.waiters();
-    let readable = |wait: Duration| {
-        let fds = waiters.iter().map(|fd| PollFd::new(&**fd, PollFlags::IN));
-        let time = Timespec::try_from(wait).unwrap();
-        poll(&mut fds.collect::<Vec<_>>(), Some(&time)).unwrap()
-    };
     let group = group();
     a.join_group(group, &[0]).unwrap();
-    assert_eq!(readable(Duration::ZERO), 0);
+    assert_eq!(readable(&a, Duration::ZERO), 0);
     assert_eq!(send(&mut b, group, "x"), Sent::Done);
-    assert_eq!(readable(Duration::from_secs(10)), 1);
+    assert_eq!(readable(&a, Duration::from_secs(10)), 1);
     assert_eq!(heard(&a, &[local(&b)], 1).len(), 1);
-    assert_eq!(readable(Duration::ZERO), 0);
+    assert_eq!(readable(&a, Duration::ZERO), 0);
     a.leave_group(group);
     assert_eq!(send(&mut b, group, "x"), Sent::Done);
-    assert_eq!(readable(Duration::from_millis(20)), 0);
+    assert_eq!(readable(&a, Duration::from_millis(20)), 0);
+}
+
+/// A child that was forked has the group's socket, too, and may keep it.
+#[test]
+fn a_group_that_was_left_wakes_nobody_whoever_has_its_socket() {
+    let (mut a, mut b) = (node(), node());
+    let group = group();
+    a.join_group(group, &[0]).unwrap();
+    let _childs = a.group_fd().try_clone_to_owned().unwrap();
+    assert_eq!(send(&mut b, group, "x"), Sent::Done);
+    assert_eq!(readable(&a, Duration::from_secs(10)), 1);
+    a.leave_group(group);
+    assert_eq!(readable(&a, Duration::from_millis(20)), 0);
 }
 
 #[test]
