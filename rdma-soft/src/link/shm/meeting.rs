@@ -174,7 +174,7 @@ impl ShmLink {
                 (Heard::Message(..), _) => {}
                 (Heard::End, _) => {
                     // It may have executed something right before that.
-                    outgoing.look(&mut self.executed);
+                    let _ = outgoing.look(&mut self.executed);
                     outgoing.answered(false, now);
                 }
             }

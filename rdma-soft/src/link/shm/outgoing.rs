@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::Connection;
-use super::ring::{Asked, Sender};
+use super::ring::{Asked, Broken, Sender};
 use crate::core::time::Instant;
 
 /// How long a receiver may take to answer; on a busy machine its thread may have to wait for a processor.
@@ -142,11 +142,12 @@ impl Outgoing {
         matches!(&self.state, State::Up { sender, .. } if sender.has_news(all))
     }
 
-    /// Looks at what the receiver has executed; one that is broken is found out when a packet wants to go.
-    pub(super) fn look(&mut self, executed: &mut Vec<Executed>) {
+    /// Looks at what the receiver has executed.
+    pub(super) fn look(&mut self, executed: &mut Vec<Executed>) -> Result<(), Broken> {
         let hear = hear(self.src, self.dst, executed);
-        if let State::Up { sender, .. } = &mut self.state {
-            let _ = sender.look(hear);
+        match &mut self.state {
+            State::Up { sender, .. } => sender.look(hear),
+            _ => Ok(()),
         }
     }
 
@@ -165,7 +166,7 @@ impl Outgoing {
         matches!(self.state, State::Udp(last) if is_over(last, now))
     }
 
-    /// The receiver has answered; or it is gone, or will not.
+    /// The receiver has answered; or it is gone, or broken, or will not.
     pub(super) fn answered(&mut self, yes: bool, now: Instant) {
         let udp = State::Udp(Some(now));
         self.state = match std::mem::replace(&mut self.state, udp) {

@@ -178,7 +178,8 @@ impl ShmLink {
     /// Sends nothing through rings any more; what lies there will be received.
     pub(crate) fn stop_sending(&mut self) {
         for mut outgoing in self.outgoing.drain(..) {
-            outgoing.look(&mut self.executed);
+            // It ends anyway.
+            let _ = outgoing.look(&mut self.executed);
         }
         (self.waits, self.opening) = (false, false);
     }
@@ -204,11 +205,15 @@ impl ShmLink {
         }
     }
 
-    /// Looks at what receivers have executed: where somebody waits for it, or with `all` everywhere.
+    /// Looks at what receivers have executed: where somebody waits for it, or with `all` everywhere. The ring of one that is
+    /// broken ends: what it says would be news for ever.
     #[inline]
-    pub(crate) fn look(&mut self, all: bool) {
+    pub(crate) fn look(&mut self, now: Instant, all: bool) {
         for outgoing in self.outgoing.iter_mut().filter(|o| o.has_news(all)) {
-            outgoing.look(&mut self.executed);
+            if outgoing.look(&mut self.executed).is_err() {
+                self.counters.broken += 1;
+                outgoing.answered(false, now);
+            }
         }
     }
 }

@@ -86,7 +86,7 @@ fn received(at: &mut ShmLink) -> Vec<(IpAddr, u32)> {
 
 /// The requests that are known to be executed: Queue Pairs and numbers.
 fn executed(at: &mut ShmLink) -> Vec<(u32, u32)> {
-    at.look(true);
+    at.look(START, true);
     let next = || {
         at.next_executed()
             .map(|e| (e.asked.qp_num, e.asked.psn.value()))
@@ -112,6 +112,25 @@ fn packets_go_through_the_ring_when_the_other_node_has_answered() {
     assert_eq!(send(&mut b, a.0, START, 7), Route::Ring(0));
     b.1.flush();
     assert_eq!(received(&mut a.1), [(b.0, 7)]);
+}
+
+/// A receiver that says it has read what was never written: the ring ends once that is seen, though no packet wants to go, and
+/// keeps nobody awake.
+#[test]
+fn a_receiver_that_says_what_cannot_be() {
+    for head in [1 << 20, u64::MAX] {
+        let (mut a, b) = pair();
+        assert_eq!(send(&mut a, b.0, START, 1), Route::Ring(0));
+        a.1.flush();
+        let (sender, _) = a.1.outgoing[0].ring().expect("a ring");
+        sender.pretend(head);
+        assert!(!a.1.sleep(), "there is something to look at");
+        a.1.look(START, true);
+        assert!(a.1.sleep(), "there is nothing to look at");
+        assert_eq!(a.1.counters.broken, 1);
+        assert_eq!(send(&mut a, b.0, START, 2), Route::Udp);
+        assert_eq!(a.1.counters.broken, 1, "once");
+    }
 }
 
 /// What is executed is known without a packet, also of a receiver that ends right afterwards; one stands for those before
@@ -156,7 +175,7 @@ fn what_is_not_awaited() {
     a.1.flush();
     b.1.receive(2, |_, _, _, _| true);
     b.1.release();
-    a.1.look(false);
+    a.1.look(START, false);
     assert_eq!(a.1.next_executed(), None);
     assert_eq!(executed(&mut a.1), [(0, 1000), (1, 1001)]);
     for psn in [NOT_AWAITED + 3, 2, NOT_AWAITED + 4] {
@@ -165,11 +184,11 @@ fn what_is_not_awaited() {
     a.1.flush();
     b.1.receive(1, |_, _, _, _| true);
     b.1.release();
-    a.1.look(false);
+    a.1.look(START, false);
     assert_eq!(executed(&mut a.1), [(1, 1003)], "2 is behind it");
     b.1.receive(2, |_, _, _, _| true);
     b.1.release();
-    a.1.look(false);
+    a.1.look(START, false);
     assert!(a.1.next_executed().is_some());
     // Somebody may come to wait for it later.
     send(&mut a, b.0, START, NOT_AWAITED + 6);
@@ -177,7 +196,7 @@ fn what_is_not_awaited() {
     a.1.await_all();
     b.1.receive(1, |_, _, _, _| true);
     b.1.release();
-    a.1.look(false);
+    a.1.look(START, false);
     assert!(a.1.next_executed().is_some());
 }
 
@@ -208,7 +227,7 @@ fn a_queue_pair_that_begins_anew() {
     a.1.flush();
     b.1.receive(2, |_, _, _, _| true);
     b.1.release();
-    a.1.look(true);
+    a.1.look(START, true);
     a.1.forget_asked(0);
     b.1.receive(2, |_, _, _, _| true);
     b.1.release();
@@ -474,7 +493,7 @@ fn bells() {
     assert!(!rings(&b.1), "nobody sleeps");
     assert_eq!(received(&mut b.1), [(a.0, 2)]);
     // A sender who has asked.
-    a.1.look(true);
+    a.1.look(START, true);
     assert!(a.1.sleep());
     send(&mut a, b.0, START, 3);
     a.1.flush();
@@ -484,7 +503,7 @@ fn bells() {
     assert!(rings(&a.1));
     a.1.awake();
     a.1.tend(START);
-    a.1.look(true);
+    a.1.look(START, true);
     // One that waits for room.
     let mut count = 0;
     while send(&mut a, b.0, START, count) != Route::Wait {

@@ -99,7 +99,7 @@ impl Driver {
     /// Tells the engine what receivers have executed: where somebody waits for it, or with `all` everywhere. Gives the number
     /// of acknowledgements.
     fn take_executed(&mut self, now: Instant, shm: &mut ShmLink, all: bool) -> u32 {
-        shm.look(all);
+        shm.look(now, all);
         let mut count = 0;
         while let Some(Executed { src, dst, asked }) = shm.next_executed() {
             (self.engine).handle_executed(now, src, dst, asked.qp_num, asked.psn);
