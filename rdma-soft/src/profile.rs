@@ -44,7 +44,8 @@ pub struct Profile {
     /// Seed of everything that the node draws; `None` takes one from the operating system, so
     /// that QP numbers, PSNs and keys cannot be guessed.
     pub seed: Option<u64>,
-    /// File that records every frame sent and received; %p in its name is the number of the process that opens the device.
+    /// File that records every frame sent and received; %p in its name is the number of the process that opens the device. It may
+    /// be a named pipe, which waits for its reader; when that ends, or takes nothing for a while, capturing ends.
     pub pcap: Option<PathBuf>,
     /// Packets of connected Queue Pairs to other nodes of the same host and user go through shared memory. Not those of a node that
     /// captures its frames or has faults: they go by UDP, as all do to nodes that do without.

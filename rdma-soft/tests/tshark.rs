@@ -5,8 +5,7 @@
 //! these are left to the tests that compare bytes.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufWriter, ErrorKind};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
@@ -177,7 +176,7 @@ struct Sent {
 const INTERFACE: &str = "10.1.2.3, 2001:db8::3";
 
 fn write_capture(path: &Path) -> Vec<Sent> {
-    let mut pcap: Pcap<BufWriter<File>> = Pcap::create(path, INTERFACE).unwrap();
+    let mut pcap = Pcap::create(path, INTERFACE).unwrap();
     let v4: [SocketAddr; 2] = ["10.1.2.3:49152", "10.4.5.6:4791"].map(|a| a.parse().unwrap());
     let v6: [SocketAddr; 2] =
         ["[2001:db8::3]:49153", "[::ffff:0:7]:4791"].map(|a| a.parse().unwrap());

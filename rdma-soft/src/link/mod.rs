@@ -17,7 +17,7 @@ pub use amount::{AmountError, Probability, display_duration, parse_duration};
 pub use fault::{FaultCounters, FaultLayer, Faults, FaultsError};
 pub use frame::{Frame, IpFields, Pool};
 pub use ingress::{IngressError, IpIds, check};
-pub use pcap::{Direction, Pcap, PcapError};
+pub use pcap::{CaptureFile, Direction, Pcap, PcapError};
 pub use run::{Run, Way};
 pub use source_port::SourcePort;
 pub(crate) use udp::interface_mtu;

@@ -5,8 +5,13 @@ use std::io::{self, BufWriter, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::Errno;
+
 use super::IpFields;
 use crate::core::time::Instant;
+use crate::verbs::sys;
 use crate::wire::icrc::{Flow, explained_ip_id};
 
 /// A capture file: pcapng with one interface, times in nanoseconds, and each frame with its
@@ -49,14 +54,78 @@ pub struct PcapError {
     pub source: io::Error,
 }
 
-impl Pcap<BufWriter<File>> {
+/// What a capture is written to: a file, or a pipe or a terminal, where somebody watches.
+#[derive(Debug)]
+pub struct CaptureFile {
+    file: File,
+    /// How long to wait for who watches; `None` for a file.
+    patience: Option<Timespec>,
+}
+
+const fn millis(millis: i64) -> Timespec {
+    Timespec {
+        tv_sec: 0,
+        tv_nsec: millis * 1_000_000,
+    }
+}
+
+impl CaptureFile {
+    /// Who watches and takes nothing for so long has stopped: whoever writes holds up all others, and peers do not wait for ever.
+    const PATIENCE: Timespec = millis(200);
+
+    fn create(path: &Path) -> io::Result<CaptureFile> {
+        let file = File::create(path)?;
+        let is_watched = !file.metadata()?.is_file();
+        if is_watched {
+            fcntl_setfl(&file, OFlags::NONBLOCK)?;
+        }
+        let patience = is_watched.then_some(CaptureFile::PATIENCE);
+        Ok(CaptureFile { file, patience })
+    }
+}
+
+impl Write for CaptureFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let write = || rustix::io::write(&self.file, bytes);
+        let Some(patience) = self.patience else {
+            return Ok(write()?);
+        };
+        let in_time = || match write() {
+            Err(Errno::AGAIN) => {
+                // If there is no room even then, the second attempt says so.
+                let _ = poll(
+                    &mut [PollFd::new(&self.file, PollFlags::OUT)],
+                    Some(&patience),
+                );
+                write()
+            }
+            done => done,
+        };
+        // Signals would end the waiting early; and that of a pipe that nobody reads, the process.
+        let written = sys::with_signals_blocked(|| sys::without_sigpipe(in_time));
+        if written == Err(Errno::AGAIN) {
+            // Nor is it waited for what is still buffered.
+            self.patience = Some(millis(0));
+        }
+        Ok(written?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Pcap<BufWriter<CaptureFile>> {
     /// Begins a capture in a new file at `path`; one that is there is overwritten. `interface` is
     /// the name that readers show as the interface's.
+    ///
+    /// A named pipe waits here for its reader. One that ends, or takes nothing for 200 ms, is an error for whoever writes
+    /// next, and no more than that; so it is with a terminal.
     ///
     /// # Errors
     /// [`PcapError`], naming the file.
     pub fn create(path: &Path, interface: &str) -> Result<Self, PcapError> {
-        File::create(path)
+        CaptureFile::create(path)
             .and_then(|file| Pcap::new(BufWriter::new(file), interface))
             .map_err(|source| PcapError {
                 path: path.to_owned(),

@@ -3,8 +3,7 @@
 mod frames;
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::BufWriter;
+use std::io::{self, BufWriter};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -16,7 +15,9 @@ use crate::core::config::{Config, PortConfig};
 use crate::core::time::Instant;
 use crate::core::{Engine, MAX_FRAME};
 use crate::link::shm::ShmLink;
-use crate::link::{FaultLayer, Faults, IpIds, Pcap, Pool, Run, SourcePort, UdpLink, interface_mtu};
+use crate::link::{
+    CaptureFile, FaultLayer, Faults, IpIds, Pcap, Pool, Run, SourcePort, UdpLink, interface_mtu,
+};
 use crate::profile::{MTUS, Profile};
 use crate::wire::{Bth, ImmDt, Reth, XrcEth, icrc};
 
@@ -137,7 +138,7 @@ pub(crate) struct Driver {
     /// There while the link has faults.
     faults: Option<FaultLayer>,
     fault_seed: u64,
-    pcap: Option<Pcap<BufWriter<File>>>,
+    pcap: Option<Capture>,
     ids: IpIds,
     source_port: SourcePort,
     /// The traffic class of packets that were given none.
@@ -161,6 +162,9 @@ fn with_rings(counters: LinkCounters, shm: &ShmLink) -> LinkCounters {
     }
 }
 
+/// A capture file.
+type Capture = Pcap<BufWriter<CaptureFile>>;
+
 /// How long to wait before a full socket is tried again.
 const FULL_SOCKET: Duration = Duration::from_micros(100);
 
@@ -172,7 +176,7 @@ impl Driver {
         mut link: UdpLink,
         shm: Option<Box<ShmLink>>,
         ports: &[usize],
-        pcap: Option<Pcap<BufWriter<File>>>,
+        pcap: Option<Capture>,
         seed: u64,
     ) -> Driver {
         let locals: Vec<Local> = (link.locals().zip(ports))
@@ -369,7 +373,7 @@ impl Driver {
             self.report(now, notices);
         }
         // A process may end without closing the device: what it captured is worth more than speed.
-        self.flush_capture();
+        capture(&mut self.pcap, Pcap::flush);
         let more_rx = budget.rx > 0 && received >= budget.rx;
         let more_tx = sent == budget.tx && self.waiting.is_empty();
         let (more_shm, heard) = match &mut self.shm {
@@ -440,13 +444,14 @@ impl Driver {
             local.up = up;
         }
     }
+}
 
-    /// Writes out what the capture file still buffers.
-    fn flush_capture(&mut self) {
-        if let Some(pcap) = &mut self.pcap
-            && pcap.flush().is_err()
-        {
-            self.pcap = None;
-        }
+/// Writes to the capture file, if frames are captured; one that cannot be written is given up.
+fn capture(file: &mut Option<Capture>, write: impl FnOnce(&mut Capture) -> io::Result<()>) {
+    if let Some(open) = file
+        && let Err(error) = write(open)
+    {
+        tracing::error!(%error, "the capture file cannot be written; capturing ends");
+        *file = None;
     }
 }

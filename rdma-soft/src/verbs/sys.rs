@@ -34,7 +34,7 @@ pub(crate) fn with_signals_blocked<R>(call: impl FnOnce() -> R) -> R {
 
 /// Runs `call`, in which a pipe that nobody reads is an error alone: SIGPIPE, which comes with it, ends a process that has not
 /// said otherwise.
-pub(super) fn without_sigpipe<R>(call: impl FnOnce() -> R) -> R {
+pub(crate) fn without_sigpipe<R>(call: impl FnOnce() -> R) -> R {
     // SAFETY: all-zero is valid for sets of integers, and `sigemptyset` makes an empty set of one.
     let [mut pipe, mut before, mut pending]: [libc::sigset_t; 3] = unsafe { std::mem::zeroed() };
     // SAFETY: three sets of this function's own, written and read one after the other.

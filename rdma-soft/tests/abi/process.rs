@@ -1,5 +1,7 @@
 //! The device inside a process: its threads, signals, and the process's end.
 
+use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::{Command, Stdio};
 use std::ptr::null_mut;
 use std::time::Duration;
@@ -245,6 +247,81 @@ fn a_child_captures_for_itself() {
     // A WRITE and its acknowledgement, each as it is sent and as it comes in; the parent has made two.
     assert_eq!(counts, [(false, 4), (true, 8)]);
     let _ = std::fs::remove_dir_all(&dir);
+}
+
+/// Runs a test of this file that is ignored, in a process of its own, with that in its environment; it must succeed.
+fn succeeds_alone(test: &str, environment: &[(&str, &std::ffi::OsStr)]) {
+    let ended = Command::new(std::env::current_exe().expect("this program"))
+        .args(["--ignored", "--exact", &format!("process::{test}")])
+        .envs(environment.iter().copied())
+        .output()
+        .expect("a child");
+    let [said, complained] = [&ended.stdout, &ended.stderr].map(|s| String::from_utf8_lossy(s));
+    assert!(
+        ended.status.success() && said.contains("1 passed"),
+        "{environment:?}: {}\n{said}\n{complained}",
+        ended.status
+    );
+}
+
+/// What the child of `a_capture_that_nobody_reads_ends_alone` does: it looks at the first frames of its own capture, and at no
+/// others.
+#[test]
+#[ignore = "run by a_capture_that_nobody_reads_ends_alone"]
+fn watched_child() {
+    let [Some(fifo), Some(reader)] = ["RDMA_SOFT_PCAP", "RDMA_TEST_READER"].map(std::env::var_os)
+    else {
+        return;
+    };
+    // As in a program in C, where a pipe that nobody reads ends the process; and what hangs, hangs not for ever.
+    // SAFETY: the default action is no function; an alarm is only a signal.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        libc::alarm(PATIENCE.as_secs() as u32);
+    }
+    let mut watched = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(fifo)
+        .expect("a pipe");
+    let device = Device::open("soft0");
+    let (x, y) = pair(&device, &device, Options::default());
+    let (from, to) = (Buf::new(&x, 4096), Buf::new(&y, 4096));
+    let exchange = |id, len| {
+        let mut sges = [from.sge(0, len)];
+        let mut request = rdma(IBV_WR_RDMA_WRITE, id, &mut sges, &to, 0);
+        assert_eq!(x.send(&mut request), 0);
+        assert_eq!(ok(x.sent()).wr_id, id);
+    };
+    exchange(1, 8);
+    let (mut seen, mut piece) = (Vec::new(), [0; 4096]);
+    until("a WRITE and its acknowledgement, each at both ends", || {
+        let count = watched.read(&mut piece).unwrap_or(0);
+        seen.extend_from_slice(&piece[..count]);
+        crate::capture::frames(&seen).len() == 4
+    });
+    let _still_there = (reader == "still").then_some(watched);
+    // More than a pipe holds.
+    for id in 2..100 {
+        exchange(id, 4096);
+    }
+}
+
+/// A program whose capture goes into a pipe goes on when the reader ends, or takes nothing any more.
+#[test]
+fn a_capture_that_nobody_reads_ends_alone() {
+    for reader in ["gone", "still"] {
+        let fifo = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("watched-{}-{reader}", std::process::id()));
+        let (mode, of_all) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, mode, of_all, 0).expect("a pipe");
+        let environment = [
+            ("RDMA_SOFT_PCAP", fifo.as_os_str()),
+            ("RDMA_TEST_READER", reader.as_ref()),
+        ];
+        succeeds_alone("watched_child", &environment);
+        let _ = std::fs::remove_file(&fifo);
+    }
 }
 
 /// What the child of `a_child_has_no_running_devices` does, alone in its process: no other thread of a test

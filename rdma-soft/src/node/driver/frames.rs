@@ -1,19 +1,16 @@
 //! The ways of frames: in from the link, out to it, and to groups.
 
-use std::fs::File;
-use std::io::BufWriter;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
 
-use super::{Driver, Local};
+use super::{Capture, Driver, Local, capture};
 use crate::core::time::Instant;
 use crate::core::{CallError, MAX_FRAME, Path, Refused, Transmit};
 use crate::link::shm::{Asked, Executed, Record, Route, ShmLink};
 use crate::link::{
-    Bound, Direction, Frame, IngressError, IpFields, LinkError, Pcap, Received, Run, Sent, Way,
-    check,
+    Bound, Direction, Frame, IngressError, IpFields, LinkError, Received, Run, Sent, Way, check,
 };
 use crate::mem::Region;
 use crate::wire::{Bth, Packet, ROCE_PORT};
@@ -530,22 +527,20 @@ fn refused_join(error: &LinkError) -> CallError {
     CallError::new(errno.unwrap_or(Errno::ADDRNOTAVAIL), error.to_string())
 }
 
-/// Records a frame, if frames are recorded; a file that cannot be written is given up.
+/// Records a frame, if frames are captured.
 fn record(
-    pcap: &mut Option<Pcap<BufWriter<File>>>,
+    pcap: &mut Option<Capture>,
     direction: Direction,
     src: SocketAddr,
     dst: SocketAddr,
     ip: IpFields,
     datagram: &[u8],
 ) {
-    let Some(file) = pcap else { return };
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = Instant::ZERO + since_epoch.unwrap_or_default();
-    if let Err(error) = file.record(now, direction, src, dst, ip, datagram) {
-        tracing::error!(%error, "the capture file cannot be written; capturing ends");
-        *pcap = None;
-    }
+    capture(pcap, |file| {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = Instant::ZERO + since_epoch.unwrap_or_default();
+        file.record(now, direction, src, dst, ip, datagram)
+    });
 }
 
 /// The engine's counter for a frame that the way in refused.
