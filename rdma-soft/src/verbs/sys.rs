@@ -1,6 +1,10 @@
 //! The few calls of the C library that have no safe wrapper elsewhere.
+//!
+//! Some of its functions are cancellation points (pthreads(7)). Posts and polls are none: a thread that was cancelled would
+//! leave the frames of this library by an unwinding that they do not expect, and the process would end. So what they call
+//! that might wait is called by its number.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_long};
 use std::net::{SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Once;
@@ -52,11 +56,19 @@ pub(crate) fn without_sigpipe<R>(call: impl FnOnce() -> R) -> R {
             tv_sec: 0,
             tv_nsec: 0,
         };
+        /// Bytes of the kernel's set of signals, which is the beginning of the C library's.
+        const KERNELS: c_long = 8;
         // SAFETY: sets as above, and a time; nobody asks who sent the signal. One that was there before is the application's, and
         // stays.
         unsafe {
             while !was_pending
-                && libc::sigtimedwait(&pipe, std::ptr::null_mut(), &at_once) == -1
+                && libc::syscall(
+                    libc::SYS_rt_sigtimedwait,
+                    &raw const pipe,
+                    std::ptr::null_mut::<libc::siginfo_t>(),
+                    &raw const at_once,
+                    KERNELS,
+                ) == -1
                 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINTR)
             {}
             libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
@@ -102,9 +114,19 @@ pub(crate) fn epoll_now(waiter: BorrowedFd<'_>, ready: &mut [u64]) -> Result<usi
     const MOST: usize = 16;
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; MOST];
     let most = ready.len().min(MOST);
-    // SAFETY: `events` has room for `most` events, which the call writes to.
-    let count =
-        unsafe { libc::epoll_wait(waiter.as_raw_fd(), events.as_mut_ptr(), most as c_int, 0) };
+    let (now, no_signals) = (0 as c_long, std::ptr::null::<libc::sigset_t>());
+    // SAFETY: `events` has room for `most` events, which the call writes to; without a set of signals its size is not looked at.
+    let count = unsafe {
+        libc::syscall(
+            libc::SYS_epoll_pwait,
+            c_long::from(waiter.as_raw_fd()),
+            events.as_mut_ptr(),
+            most as c_long,
+            now,
+            no_signals,
+            0 as c_long,
+        )
+    };
     let count = usize::try_from(count).map_err(|_| last_errno())?;
     for (number, event) in ready.iter_mut().zip(&events[..count]) {
         *number = event.u64;
@@ -283,7 +305,12 @@ pub(crate) fn send_segmented(
         dst.with_sockaddr(|name, len| {
             message.msg_name = name.cast_mut().cast();
             message.msg_namelen = len;
-            libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL)
+            libc::syscall(
+                libc::SYS_sendmsg,
+                c_long::from(socket.as_raw_fd()),
+                &raw const message,
+                c_long::from(libc::MSG_NOSIGNAL),
+            )
         })
     };
     match result {
@@ -320,7 +347,14 @@ pub(crate) fn recv_with_control(
     // SAFETY: name, data and control point to the three buffers above, which live beyond the call
     // and which nothing else uses during it; the kernel writes no more than the lengths beside
     // them, and any bytes are valid there.
-    let result = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, 0) };
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_recvmsg,
+            c_long::from(socket.as_raw_fd()),
+            &raw mut message,
+            0 as c_long,
+        )
+    };
     let len = usize::try_from(result).map_err(|_| last_errno())?;
     let told: usize = message.msg_controllen as _;
     let mut received = Received {

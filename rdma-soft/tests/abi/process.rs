@@ -1,5 +1,6 @@
 //! The device inside a process: its threads, signals, and the process's end.
 
+use std::ffi::{c_int, c_void};
 use std::io::Read as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::{Command, Stdio};
@@ -322,6 +323,80 @@ fn a_capture_that_nobody_reads_ends_alone() {
         succeeds_alone("watched_child", &environment);
         let _ = std::fs::remove_file(&fifo);
     }
+}
+
+unsafe extern "C-unwind" {
+    fn pthread_create(
+        thread: *mut libc::pthread_t,
+        attr: *const libc::pthread_attr_t,
+        start: extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+        arg: *mut c_void,
+    ) -> c_int;
+    fn pthread_testcancel();
+}
+
+/// A request and what became of it.
+struct Work {
+    qp: *mut ibv_qp,
+    cq: *mut ibv_cq,
+    request: ibv_send_wr,
+    posted: c_int,
+    polled: c_int,
+    wc: ibv_wc,
+}
+
+/// Does its work although it was cancelled, and ends when it says so. No value here is to be dropped: it is left without a return.
+extern "C-unwind" fn cancelled(work: *mut c_void) -> *mut c_void {
+    let work: *mut Work = work.cast();
+    let mut bad = null_mut();
+    // SAFETY: the work and its objects live until the thread has been joined, and nobody else uses them.
+    unsafe {
+        libc::pthread_cancel(libc::pthread_self());
+        (*work).posted = ops::ibv_post_send((*work).qp, &raw mut (*work).request, &mut bad);
+        while (*work).polled == 0 {
+            (*work).polled = ops::ibv_poll_cq((*work).cq, 1, &raw mut (*work).wc);
+        }
+        pthread_testcancel();
+    }
+    null_mut()
+}
+
+#[test]
+#[ignore = "run by a_thread_is_not_cancelled_inside_the_device"]
+fn cancelled_child() {
+    let (a, b) = (Device::without_shm(), Device::without_shm());
+    let (x, y) = pair(&a, &b, Options::default());
+    // Several packets, which go with one call.
+    let (from, to) = (Buf::new(&x, 8192), Buf::new(&y, 8192));
+    let mut sges = [from.sge(0, 8192)];
+    let mut work = Work {
+        qp: x.qp,
+        cq: x.scq,
+        request: rdma(IBV_WR_RDMA_WRITE, 7, &mut sges, &to, 0),
+        posted: -1,
+        polled: 0,
+        wc: ibv_wc::zeroed(),
+    };
+    let (mut thread, mut ended) = (0, null_mut());
+    // SAFETY: all that is passed lives until the thread has been joined.
+    unsafe {
+        let arg = (&raw mut work).cast();
+        assert_eq!(
+            pthread_create(&mut thread, std::ptr::null(), cancelled, arg),
+            0
+        );
+        assert_eq!(libc::pthread_join(thread, &mut ended), 0);
+    }
+    assert_eq!((work.posted, work.polled, ok(work.wc).wr_id), (0, 1, 7));
+    // PTHREAD_CANCELED of pthread.h: it ended where it looked, not before.
+    assert_eq!(ended as isize, -1);
+}
+
+/// Posting and polling are no cancellation points (pthreads(7)), as with any device: there an unwinding would come through frames
+/// that know nothing of it, and would end the process.
+#[test]
+fn a_thread_is_not_cancelled_inside_the_device() {
+    succeeds_alone("cancelled_child", &[]);
 }
 
 /// What the child of `a_child_has_no_running_devices` does, alone in its process: no other thread of a test
