@@ -76,9 +76,11 @@ enum Command {
 }
 
 impl Command {
-    /// Whether an error is owed to a machine, too. The others tell theirs in their reports, or have none.
+    /// Whether an error is owed to a machine, too. `lat` and `bw` tell theirs in their reports, the others have none.
     fn owes_json(&self) -> bool {
         match self {
+            Command::Copy(args) => args.json,
+            Command::Ping(args) => args.json,
             Command::Doctor(args) => args.json(),
             Command::Plan(args) => args.json,
             Command::Watch(args) => args.json,

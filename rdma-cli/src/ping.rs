@@ -88,7 +88,7 @@ pub struct Args {
     quiet: bool,
     /// Print one JSON object, for machines: sizes are bytes, and other fields name their unit
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 
     #[command(flatten)]
     device: DeviceArgs,
@@ -139,19 +139,6 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         let choice = args.device.choice(&args.faults)?;
         return meeting::serve(address, &choice, args.once);
     }
-    let ended = ping(args);
-    if let (Err(failure), true) = (&ended, args.json)
-        && !matches!(failure, Failure::OutputClosed | Failure::Found)
-    {
-        // People read it on standard error, whether or not this can be written.
-        let error = serde_json::json!({ "error": failure.to_string() });
-        let _ = writeln!(io::stdout(), "{error}");
-    }
-    ended
-}
-
-/// Opens the device, and asks.
-fn ping(args: &Args) -> Result<(), Failure> {
     let timing = args.timing.check()?;
     let choice = args.device.choice(&args.faults)?;
     let opened = device::open(&choice)?;

@@ -51,7 +51,7 @@ pub struct Args {
     resume: bool,
     /// Print one JSON object, for machines, and everything else on standard error; of a failure it has the `error`
     #[arg(long)]
-    pub(super) json: bool,
+    pub json: bool,
 
     #[command(flatten)]
     device: DeviceArgs,

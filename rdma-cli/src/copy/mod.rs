@@ -46,20 +46,6 @@ use crate::term::Harmless;
 /// # Errors
 /// It did not arrive; nothing is left under its final name then.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let json = args.json;
-    let ended = run_plan(args);
-    if let Err(failure) = &ended
-        && json
-        && !matches!(failure, Failure::OutputClosed)
-    {
-        // People read it on standard error, whether or not this can be written.
-        let error = serde_json::json!({ "error": failure.to_string() });
-        let _ = writeln!(io::stdout(), "{error}");
-    }
-    ended
-}
-
-fn run_plan(args: Args) -> Result<(), Failure> {
     let plan = args.plan()?;
     let sink = match (plan.child, plan.json) {
         (true, _) => Sink::Parent,
