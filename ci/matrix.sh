@@ -73,7 +73,7 @@ sid sid'
     machine preload 400 preload
     machine devices 120 devices
     machine capi 400 capi
-    machine rc-tests 480 rc-tests
+    machine rc-tests 700 rc-tests
     machine copy 400 copy
     machine copy-faulty 400 copy --faulty --bytes 4000003
     for suite in bookworm trixie sid; do
