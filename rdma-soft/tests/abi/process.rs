@@ -399,6 +399,57 @@ fn a_thread_is_not_cancelled_inside_the_device() {
     succeeds_alone("cancelled_child", &[]);
 }
 
+/// Takes the thread that gets the signal out of whatever it does, for a while.
+extern "C" fn doze(_: c_int) {
+    // SAFETY: no descriptors; a handler may call it.
+    unsafe { libc::poll(null_mut(), 0, 4) };
+}
+
+/// What the child of `a_device_is_closed_while_a_post_ends` does: whoever polls the completion ends everything, while the thread
+/// that has posted the request dozes wherever it is by then.
+#[test]
+#[ignore = "run by a_device_is_closed_while_a_post_ends"]
+fn closing_child() {
+    // SAFETY: the handler is a function that lives as long as the process.
+    unsafe { libc::signal(libc::SIGUSR1, doze as *const () as libc::sighandler_t) };
+    let name = rdma_soft::add_device(rdma_soft::Profile::default()).expect("a profile");
+    let (give, given) = std::sync::mpsc::channel::<usize>();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|s| {
+        s.spawn(move || {
+            // SAFETY: a thread may ask for its own number.
+            let own = unsafe { libc::pthread_self() };
+            tell.send(own).expect("somebody waits");
+            for qp in given {
+                // A WRITE of nothing needs no key.
+                let mut request = wr(IBV_WR_RDMA_WRITE, 1, &mut []);
+                assert_eq!(post_send(qp as *mut ibv_qp, &mut request), 0);
+                tell.send(own).expect("somebody waits");
+            }
+        });
+        let poster = told.recv().expect("a thread");
+        for _ in 0..200 {
+            let device = Device::open(&name);
+            let (x, y) = pair(&device, &device, Options::default());
+            give.send(x.qp as usize).expect("a thread");
+            ok(x.sent());
+            // SAFETY: the thread ends after the last round.
+            unsafe { libc::pthread_kill(poster, libc::SIGUSR1) };
+            drop((x, y));
+            drop(device);
+            told.recv().expect("the post's end");
+        }
+        drop(give);
+    });
+}
+
+/// Once a request has completed, all may be destroyed and closed, though the call that has posted it has not returned.
+#[test]
+fn a_device_is_closed_while_a_post_ends() {
+    // What is freed holds nothing that looks like anything (mallopt(3)).
+    succeeds_alone("closing_child", &[("MALLOC_PERTURB_", "165".as_ref())]);
+}
+
 /// What the child of `a_child_has_no_running_devices` does, alone in its process: no other thread of a test
 /// holds a lock when it forks.
 #[test]
