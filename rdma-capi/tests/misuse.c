@@ -20,6 +20,14 @@ static int cases, wrong, verbose;
 /* What must be so. */
 #define THAT(condition) expect(__FILE__, __LINE__, #condition, !(condition), 0, QP_CODE_NONE)
 
+/* A list of sends of which none is posted: `n` says so, whatever it said before. */
+#define NONE_POSTED(pair, list, count, errno_wanted, code_wanted) \
+    do { \
+        n = 9; \
+        WRONG(qp_post_sends(pair, list, count, &n), errno_wanted, code_wanted); \
+        THAT(n == 0); \
+    } while (0)
+
 static void expect(const char *file, int line, const char *call, int got, int errno_wanted, enum qp_code code_wanted)
 {
     int bad;
@@ -932,30 +940,16 @@ static void lists(void)
     RIGHT(qp_pair_create(pd, &attr, &one));
     RIGHT(qp_pair_create(pd, &attr, &two));
     for (i = 0; i < 8; i++) sends[i] = send_of(QP_SEND);
-    n = 9;
-    WRONG(qp_post_sends(one, sends, 5, &n), EINVAL, QP_CODE_STATE);
-    THAT(n == 0);
+    NONE_POSTED(one, sends, 5, EINVAL, QP_CODE_STATE);
     /* Nor where there is no list, or no Queue Pair. */
-    n = 9;
-    WRONG(qp_post_sends(one, NULL, 5, &n), EINVAL, QP_CODE_NULL);
-    THAT(n == 0);
-    n = 9;
-    WRONG(qp_post_sends(one, sends, SIZE_MAX, &n), EINVAL, QP_CODE_RANGE);
-    THAT(n == 0);
-    n = 9;
-    WRONG(qp_post_sends(NULL, sends, 5, &n), EINVAL, QP_CODE_NULL);
-    THAT(n == 0);
-    n = 9;
-    WRONG(qp_post_sends(gone, sends, 5, &n), EBADF, QP_CODE_DESTROYED);
-    THAT(n == 0);
-    n = 9;
-    WRONG(qp_post_sends(gone, sends, 0, &n), EBADF, QP_CODE_DESTROYED);
-    THAT(n == 0);
+    NONE_POSTED(one, NULL, 5, EINVAL, QP_CODE_NULL);
+    NONE_POSTED(one, sends, SIZE_MAX, EINVAL, QP_CODE_RANGE);
+    NONE_POSTED(NULL, sends, 5, EINVAL, QP_CODE_NULL);
+    NONE_POSTED(gone, sends, 5, EBADF, QP_CODE_DESTROYED);
+    NONE_POSTED(gone, sends, 0, EBADF, QP_CODE_DESTROYED);
     /* What the device refuses is before what lies outside the region. */
     sends[3].offset = sizeof memory;
-    n = 9;
-    WRONG(qp_post_sends(one, sends, 5, &n), EINVAL, QP_CODE_STATE);
-    THAT(n == 0);
+    NONE_POSTED(one, sends, 5, EINVAL, QP_CODE_STATE);
     RIGHT(qp_pair_endpoint(one, device, 1, -1, NULL, &of_one));
     RIGHT(qp_pair_endpoint(two, device, 1, -1, NULL, &of_two));
     RIGHT(qp_pair_connect_begin(one, &of_two, NULL));
